@@ -3,8 +3,9 @@
 RANK=0 WORLD_SIZE=1 MASTER_PORT=... python benchmarks/alternating.py SPEC.json DATA.npz ROUNDS BARE...
 
 What the machine does meanwhile falls on all of them alike. BARE names scripts of the folder `bare`; the first is set up
-twice, as `again`, and shows what the machine leaves untold. Prints, for each way, seconds, CPU seconds and mean loss of
-every epoch. `overhead.py` starts it on the cores and with the environment that a run's processes get.
+twice, as `again`, and shows what the machine leaves untold. `without_noise` is no script but Paceline's loop of a run
+without the noise scale. Prints, for each way, seconds, CPU seconds and mean loss of every epoch. `overhead.py` starts
+it on the cores and with the environment that a run's processes get.
 """
 
 import importlib
@@ -24,6 +25,8 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
 BARE = Path(__file__).parent / "bare"
+# Paceline's own loop, of a run that does not measure the noise of its gradients.
+WITHOUT_NOISE = "without_noise"
 # Seconds, CPU seconds, mean loss.
 View = tuple[float, float, float]
 
@@ -49,12 +52,23 @@ def paceline_loop(spec: RunSpec, folder: Path) -> Callable[[int], View]:
     return epoch
 
 
+def stay_in_group() -> None:
+    """Has further jobs of this process use the process group that its first one joined."""
+    from paceline.frameworks.torch import group
+
+    group.join_group = lambda *_arguments, **_named: None
+
+
 def main(spec_file: Path, data_file: str, rounds: int, bare: list[str]) -> None:
     sys.path.insert(0, str(BARE))
     spec = RunSpec.model_validate_json(spec_file.read_text())
     loops = {"paceline": paceline_loop(spec, spec_file.parent)}
     for name, script in [*((one, one) for one in bare), ("again", bare[0])]:
-        loops[name] = importlib.import_module(script).loop(data_file, spec.samples_per_step)
+        if script == WITHOUT_NOISE:
+            stay_in_group()
+            loops[name] = paceline_loop(spec.model_copy(update={"noise_scale": False}), spec_file.parent)
+        else:
+            loops[name] = importlib.import_module(script).loop(data_file, spec.samples_per_step)
     views: dict[str, list[View]] = {name: [] for name in loops}
     shuffle = random.Random(0).sample
     for number in range(rounds):

@@ -1,6 +1,6 @@
 """What Paceline costs: its steady samples/s against bare hand-written loops, and its start-up against bare imports.
 
-python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,loader,tensorflow,jax,startup,script]
+python benchmarks/overhead.py [--quick] [--rounds N] [--only single,ddp,noise,loader,tensorflow,jax,startup,script]
 
 Both sides of a ratio run in the same processes on the same cores with the same settings, epoch by epoch in turn
 (`alternating.py`), in several fresh sets of processes one after another.
@@ -63,6 +63,8 @@ class Loop:
     targets: tuple[tuple[str, float], ...]
     # How far the losses may be apart.
     tolerance: float = LOSS_TOLERANCE
+    accumulation: int = 1
+    noise_scale: bool = False
     # A file of the folder `bare` with the model and its data, where it is no built-in workload.
     model: str | None = None
 
@@ -78,7 +80,7 @@ class Loop:
 
     def spec(self) -> RunSpec:
         """The run that Paceline makes of it."""
-        fields = ("workload", "strategy", "workers", "train_samples", "epochs")
+        fields = ("workload", "strategy", "workers", "train_samples", "epochs", "accumulation", "noise_scale")
         model = None if self.model is None else ModelFile.from_text(str(HERE / "bare" / self.model))
         values = {name: getattr(self, name) for name in fields}
         return complete(RunSpec(global_batch=self.batch, model=model, **values))
@@ -92,6 +94,12 @@ LOOPS = {
     "ddp": (
         Loop("mnist-small", "torch-ddp", 2, 256, 768, 42, (("bare_ddp", 0.98),)),
         Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
+    ),
+    "noise": (
+        Loop(
+            "mnist-large", "torch-single", 1, 64, 64, 22, (("without_noise", 0.99),), accumulation=2, noise_scale=True
+        ),
+        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("without_noise", 0.99),), noise_scale=True),
     ),
     # A DataLoader whose batches are dicts, the same on both sides.
     "loader": (
@@ -343,7 +351,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rounds of few epochs: that it works, not how fast")
     parser.add_argument(
         "--only",
-        default="single,ddp,loader,tensorflow,jax,startup,script",
+        default="single,ddp,noise,loader,tensorflow,jax,startup,script",
         help="parts, separated by commas: %(default)s",
     )
     return parser.parse_args()

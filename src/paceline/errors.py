@@ -35,6 +35,10 @@ class StoreError(UserError):
     """A results file cannot be read or written."""
 
 
+class DamagedRecords(UserWarning):
+    """Some records of a results file are not what was written; they are left out and the others are shown."""
+
+
 @contextmanager
 def user_can_choose(problem: str, choice: str) -> Iterator[None]:
     """Turns an error of the disk into a `UserError` that names the problem, its reason and what to choose instead."""

@@ -3,7 +3,10 @@
 The command line and the Python interface both use it.
 """
 
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from paceline.data import data_source
 from paceline.errors import SpecError
@@ -14,10 +17,13 @@ from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
 from paceline.runs.wire import RunNews
-from paceline.store import Store
+from paceline.store import Owner, Store, is_here
 from paceline.study import Study
 from paceline.systems import local_system
 from paceline.workloads.user_model import USER_DATA
+
+# How often a tool that waits for its turn looks whether it has come.
+TURN_SECONDS = 0.2
 
 
 class Listener:
@@ -37,6 +43,12 @@ class Listener:
 
     def ended(self, record: Record) -> None:
         """A run ended and its record is stored."""
+
+    def waiting(self, owner: Owner) -> None:
+        """Another tool makes a run on this machine, and this one waits for its turn; told once for each run."""
+
+    def made_elsewhere(self, run: PlannedRun, number: int) -> None:
+        """Another tool made this run and stored it since the plan was made."""
 
 
 @dataclass
@@ -73,16 +85,22 @@ def plan_study(
     names = study.factors.get("strategy", study.fixed.get("strategy"))
     if isinstance(names, list) and all(isinstance(name, str) for name in names):
         study = study.with_fields({"strategy": expand_strategies(names)})
+    newest = store.newest() if store is not None else None
     done = set() if fresh or store is None else store.done(only_ok=retry)
-    return make_plan(study, done, machines.system if machines is not None else local_system(), probe, breakdown)
+    system = machines.system if machines is not None else local_system()
+    return replace(make_plan(study, done, system, probe, breakdown), newest_record=newest)
 
 
 def execute(plan: Plan, store: Store, listener: Listener, machines: Machines | None = None) -> Outcome:
-    """Makes every run of the plan and stores each record as it comes. Ctrl-C ends the current run and the study."""
+    """Makes every run of the plan and stores each record as it comes. Ctrl-C ends the current run and the study.
+
+    Tools that work on one results file take turns: a run is claimed first, and what another tool made is left.
+    """
     if machines is None:
         with open_machines() as here:
             return execute(plan, store, listener, here)
     outcome = Outcome(plan)
+    newest = store.newest() if plan.newest_record is None else plan.newest_record
     listener.planned(plan)
     for name in sorted({str(run.spec.dataset) for run in plan.to_run} - {USER_DATA}):
         data_source(name).prepare(listener.fetching)
@@ -92,12 +110,35 @@ def execute(plan: Plan, store: Store, listener: Listener, machines: Machines | N
             store.add(skipped_record(run, plan.study))
     launchers = machines.launchers([run.spec for run in plan.to_run])
     for number, run in enumerate(plan.to_run, start=1):
-        listener.started(run, number)
-        start = launch if run.spec.membership is None else launch_elastic
-        record = start(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
-        store.add(record)
+        with _turn(run, store, listener, newest) as is_ours:
+            if not is_ours:
+                listener.made_elsewhere(run, number)
+                continue
+            listener.started(run, number)
+            start = launch if run.spec.membership is None else launch_elastic
+            record = start(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
+            store.add(record)
         outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
         listener.ended(record)
         if record.status is Status.INTERRUPTED:
             break
     return outcome
+
+
+@contextmanager
+def _turn(run: PlannedRun, store: Store, listener: Listener, newest: int) -> Iterator[bool]:
+    """Waits until no other tool makes a run here; whether this tool is to make this one, or another has."""
+    key, has_said_so = run.spec.key(), False
+    while True:
+        store.check_in_place()
+        owner = store.claim(key, run.repeat, run.spec.timeout_seconds)
+        if is_here(owner):
+            break
+        if not has_said_so:
+            listener.waiting(owner)
+            has_said_so = True
+        time.sleep(TURN_SECONDS)
+    try:
+        yield not store.is_done_since(newest, key, run.repeat)
+    finally:
+        store.release(owner)

@@ -16,7 +16,8 @@ from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
 from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported
-from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec, Scalar
+from paceline.source_files import identity
+from paceline.spec import DEFAULT_GLOBAL_BATCH, KEY_LENGTH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
 from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
@@ -48,6 +49,8 @@ class Plan:
     keys: tuple[str, ...]
     # What is run otherwise than it was asked for, in words.
     notes: tuple[str, ...] = ()
+    # The newest record of the results file when the plan was made: what is newer, another tool made meanwhile.
+    newest_record: int | None = None
 
 
 Probe = Callable[[RunSpec], UserModelFacts]
@@ -58,7 +61,7 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
 
     With `breakdown`, each configuration is run once more at the end, instrumented: apart from the runs that are timed.
     """
-    pairs = [(spec, complete(spec)) for spec in study.specs()]
+    pairs = [(spec, _with_structure(complete(spec), system, probe)) for spec in study.specs()]
     specs = {spec.key(): spec for _, spec in pairs}
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
     timed = [spec for key, spec in specs.items() if key not in reasons]
@@ -86,6 +89,16 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
         + without_breakdown
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))
+
+
+def _with_structure(spec: RunSpec, system: System, probe: Probe) -> RunSpec:
+    """The run with the structure of a user's model as it is now, where it can be looked at here."""
+    chosen = strategy(spec.strategy)
+    packages = {name for name in (chosen.framework, *chosen.needs.packages) if name is not None}
+    if spec.model is None or chosen.trains is None or not packages <= system.frameworks.keys():
+        return spec
+    model = spec.model.model_copy(update={"structure": probe(spec).structure})
+    return spec.model_copy(update={"model": model})
 
 
 def _instrumented(specs: list[RunSpec], system: System, probe: Probe) -> tuple[dict[str, RunSpec], list[str]]:
@@ -146,7 +159,9 @@ def complete(spec: RunSpec) -> RunSpec:
         # Those who stay go on with what they have: a checkpoint, which others need, is none of theirs.
         fields |= {"checkpoint_every": None, "checkpoint_to": None}
     if spec.model is not None:
-        fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec)}
+        # A study file may name a model as it was.
+        now = spec.model.model_copy(update={"digest": identity(spec.model.path, KEY_LENGTH)})
+        fields |= {"workload": spec.model.label, "dataset": _own_dataset(spec), "model": now}
     else:
         model = workload(spec.workload)
         options = model.complete_options(spec.options)

@@ -57,6 +57,20 @@ class Startup(Frozen):
         return self.launch_seconds + self.import_seconds + self.build_seconds + self.first_step_seconds
 
 
+class GradientNoise(Frozen):
+    """Mean squared norms of gradients over a part of the batch and over all of it, and the noise scale from them."""
+
+    small_batch: int
+    big_batch: int
+    small_square: float
+    big_square: float
+    steps: int
+    # In samples, with a 90 % interval; None where the gradient is lost in its noise, or too few steps were made.
+    scale: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
 class Epoch(Frozen):
     """One pass over the data (or what `steps` left of it); `seconds` is wall clock over all ranks."""
 
@@ -74,11 +88,21 @@ class Epoch(Frozen):
     evaluation_seconds: float | None = None
     # By the run's energy source, with what the machine draws when idle.
     joules: float | None = None
+    # Where the run asked for the noise of its gradients.
+    noise: GradientNoise | None = None
 
     @property
     def samples_per_second(self) -> float:
         """Samples of all workers together over wall-clock seconds."""
         return self.samples / self.seconds if self.seconds else 0.0
+
+
+class Look(Frozen):
+    """What the test set came to after a step of the run, in a run that looks for a target on its way."""
+
+    step: int
+    test_loss: float | None = None
+    test_accuracy: float | None = None
 
 
 class Energy(Frozen):
@@ -241,6 +265,8 @@ class Record(Frozen):
     epochs: tuple[Epoch, ...] = ()
     ranks: tuple[Rank, ...] = ()
     losses: tuple[float | None, ...] = ()
+    # In the order of steps; each is at most a twentieth of its step after the one before.
+    looks: tuple[Look, ...] = ()
     step_seconds: dict[int, tuple[float, ...]] = {}
     # Of data that are read while training goes on: what each rank waited for its batch, in each step.
     input_seconds: dict[int, tuple[float, ...]] = {}
@@ -275,6 +301,23 @@ class Record(Frozen):
     def ok(self) -> bool:
         """Whether the run finished as asked."""
         return self.status is Status.OK
+
+    @property
+    def steps_to_target(self) -> int | None:
+        """The step after which the test set first came to the run's target; None where it never did."""
+        for look in self.looks:
+            accuracy, loss = look.test_accuracy, look.test_loss
+            if self.spec.target_accuracy is not None and accuracy is not None and accuracy >= self.spec.target_accuracy:
+                return look.step
+            if self.spec.target_loss is not None and loss is not None and loss <= self.spec.target_loss:
+                return look.step
+        return None
+
+    @property
+    def noise_scale(self) -> float | None:
+        """The gradient noise scale, in samples, of the last epoch that could tell it."""
+        known = [epoch.noise.scale for epoch in self.epochs if epoch.noise is not None]
+        return next((scale for scale in reversed(known) if scale is not None), None)
 
     @property
     def steady(self) -> Epoch | None:

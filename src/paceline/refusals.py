@@ -14,6 +14,7 @@ HEEDED_BY_SOME = {
     "clip": "does not clip gradients by their global norm",
     "reduction": "has no choice in which precision gradients are added up",
     "offload": "keeps what it trains where it computes",
+    "noise_scale": "does not measure the noise of its gradients",
     "batch_norm": "takes the statistics of batch norms as its framework does",
     "dropout": "draws dropout as its framework does",
     "checkpoint_every": "cannot save what it holds in the middle of training",

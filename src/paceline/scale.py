@@ -10,13 +10,25 @@ from paceline.data import data_source
 from paceline.data.base import DataRequest
 from paceline.errors import SpecError, nearest
 from paceline.spec import Shrunk
-from paceline.study import Study
+from paceline.study import Budget, Study
 from paceline.workloads import workload
 
 # The scale of the study as it is written; every study has it.
 FULL = "full"
 # What may be made smaller without changing what a run is.
-_SHRINKABLE = ("dataset", "train_samples", "dataset_copies", "epochs", "steps", "repeats")
+_SHRINKABLE = (
+    "dataset",
+    "train_samples",
+    "dataset_copies",
+    "epochs",
+    "steps",
+    "repeats",
+    "budget",
+    "global_batch",
+    "seed",
+)
+# Factors of which a scale may have fewer levels.
+_LEVELS = {"global_batch": "batches", "seed": "seeds"}
 
 
 def shrink(study: Study, scale: str, fixed: Collection[str] = ()) -> Study:
@@ -24,8 +36,9 @@ def shrink(study: Study, scale: str, fixed: Collection[str] = ()) -> Study:
     if scale == FULL:
         return study
     changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in fixed}
-    repeats = changes.pop("repeats", study.repeats)
-    smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats)})
+    repeats, budget = changes.pop("repeats", study.repeats), _smaller_budget(study, changes.pop("budget", None))
+    _check_levels(study, scale, changes)
+    smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats), "budget": budget})
     changes_text = _describe_changes(study, smaller, changes)
     return smaller.with_fields({"shrunk": Shrunk(scale=scale, changes=changes_text)}) if changes_text else smaller
 
@@ -40,11 +53,34 @@ def _scale_fields(study: Study, scale: str) -> dict[str, Any]:
         raise SpecError(f"study {study.name} has no scale {scale!r}; {nearest(scale, [*study.scales, FULL])}")
     for name in study.scales[scale]:
         if name not in _SHRINKABLE:
-            raise SpecError(
-                f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
-                f"use {', '.join(_SHRINKABLE)}"
-            )
+            raise SpecError(_not_smaller(study, scale, name))
     return dict(study.scales[scale])
+
+
+def _not_smaller(study: Study, scale: str, name: str) -> str:
+    return (
+        f"study {study.name}: scale {scale} changes {name}, and a scale may only make a study smaller; "
+        f"use {', '.join(_SHRINKABLE)}"
+    )
+
+
+def _smaller_budget(study: Study, budget: dict[str, int] | None) -> Budget | None:
+    return study.budget if budget is None else Budget.parse(budget, f"study {study.name}: budget of a scale")
+
+
+def _check_levels(study: Study, scale: str, changes: dict[str, Any]) -> None:
+    """Refuses levels that the study itself does not have."""
+    for name in set(_LEVELS) & set(changes):
+        if name not in study.factors:
+            raise SpecError(_not_smaller(study, scale, name))
+        there = study.factors[name]
+        levels = changes[name] if isinstance(changes[name], list) else [changes[name]]
+        more = [level for level in levels if level not in there]
+        if more:
+            raise SpecError(
+                f"study {study.name}: scale {scale} has {name} {more[0]}, which the study itself has not; "
+                f"a scale has fewer of {', '.join(map(str, there))}"
+            )
 
 
 def _describe_changes(study: Study, smaller: Study, changes: dict[str, Any]) -> tuple[str, ...]:
@@ -61,6 +97,11 @@ def _describe_changes(study: Study, smaller: Study, changes: dict[str, Any]) -> 
     for name in ("epochs", "steps"):
         if name in changes:
             changes_text.append(f"{changes[name]} of {study.fixed.get(name, study.factors.get(name))} {name}")
+    if study.budget is not None and smaller.budget is not None and smaller.budget != study.budget:
+        changes_text.append(f"{smaller.budget.samples:,} of {study.budget.samples:,} samples a run")
+    for name, word in _LEVELS.items():
+        if name in changes:
+            changes_text.append(f"{len(changes[name])} of {len(study.factors.get(name, [0]))} {word}")
     if "dataset_copies" in changes:
         left_out = [level for level in _copies(study) if level not in _copies(smaller)]
         changes_text += [f"without {', '.join(f'{level}x' for level in left_out)} data"] if left_out else []

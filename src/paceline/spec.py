@@ -5,7 +5,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -13,6 +13,8 @@ from paceline.errors import SpecError, nearest
 from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
+from paceline.recipe import Optimizer as Optimizer  # noqa: PLC0414 (it is named as a part of the spec)
+from paceline.source_files import identity
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -36,10 +38,10 @@ DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # What a run may set of how its strategy goes about it, beside knobs.
-STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload")
+STRATEGY_FIELDS = ("layout", "accumulation", "recompute", "clip", "reduction", "offload", "noise_scale")
 # Runs that differ in nothing else train the same on other numbers of workers, or in other ways.
 SPREADING_FIELDS = frozenset(
-    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload"}
+    {"strategy", "workers", "knobs", "layout", "accumulation", "recompute", "reduction", "offload", "noise_scale"}
 )
 # How batches are read while training goes on.
 LOADER_FIELDS = ("loader_workers", "prefetch", "pin_memory")
@@ -47,8 +49,10 @@ LOADER_FIELDS = ("loader_workers", "prefetch", "pin_memory")
 SCRIPT_DECIDES = (
     "model", "options", "dataset_copies", "train_samples", "input_shape", "classes", "knobs", "epochs", "steps", "seed",
     "optimizer", "precision", "execution", "memory_format", "membership", *STRATEGY_FIELDS, "checkpoint_every",
-    *LOADER_FIELDS, "batch_norm", "dropout",
+    "target_accuracy", "target_loss", *LOADER_FIELDS, "batch_norm", "dropout",
 )  # fmt: skip
+# Where a run keeps its key once it is computed.
+_KEPT_KEY = "_kept_key"
 # How long a run may take and wait is not part of what it measures.
 _OUTSIDE_KEY = {"timeout_seconds", "collective_timeout_seconds"}
 
@@ -67,28 +71,14 @@ class Frozen(BaseModel):
             raise SpecError(f"{where}: {describe_errors(error, cls)}") from None
 
 
-Decay = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Optimizer(Frozen):
-    """The optimizer and its settings; the default is Adam as the first study used it."""
-
-    name: Literal["adam", "sgd", "adagrad", "lbfgs"] = "adam"
-    lr: float = Field(default=0.001, gt=0)
-    betas: tuple[Decay, Decay] = (0.9, 0.999)
-    eps: float = Field(default=1e-7, gt=0)
-    weight_decay: float = Field(default=0.0, ge=0)
-    momentum: float = Field(default=0.0, ge=0, lt=1)
-    # Pairs of steps and gradient changes that L-BFGS remembers.
-    history: int = Field(default=10, ge=1)
-
-
 class ModelFile(Frozen):
-    """A user's own model: a function in a file. Its text, not its place on disk, is its identity."""
+    """A user's own model: a function in a file. Texts of its modules and what it was seen to be are its identity."""
 
     path: Path
     function: str = "build"
     digest: str
+    # Of the names and shapes that the probe saw, of the model and of its data; empty where it was not looked at.
+    structure: str = ""
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -99,8 +89,7 @@ class ModelFile(Frozen):
             raise SpecError(
                 f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
             )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, function=function or "build", digest=digest)
+        return cls(path=path, function=function or "build", digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -109,7 +98,7 @@ class ModelFile(Frozen):
 
 
 class ScriptFile(Frozen):
-    """A user's own training script and what it is started with. Its text and arguments are its identity."""
+    """A user's own training script and its arguments. They and the texts of its modules are its identity."""
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -121,8 +110,7 @@ class ScriptFile(Frozen):
         path = Path(text).expanduser().resolve()
         if not path.is_file():
             raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:KEY_LENGTH]
-        return cls(path=path, arguments=tuple(arguments), digest=digest)
+        return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
 
     @property
     def label(self) -> str:
@@ -172,6 +160,11 @@ class RunSpec(Frozen):
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
     clip: float | None = Field(default=None, gt=0)
+    # On the test set: looked for on the way, at the latest when the steps since the last look are a twentieth of all.
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
+    target_loss: float | None = Field(default=None, gt=0)
+    # Whether the noise of gradients is measured, from norms of those that are there anyway.
+    noise_scale: bool = False
     # Whose samples batch norms take their statistics of: those of each worker's pass, or of all workers together.
     batch_norm: BatchNorm = "local"
     # Whether each worker draws its own dropout, or draws it by the place of a sample in the global batch.
@@ -304,6 +297,22 @@ class RunSpec(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.target_accuracy is not None and self.target_loss is not None:
+            raise ValueError("give at most one of target_accuracy and target_loss: what the test set is to come to")
+        if self.has_target and self.membership is not None:
+            raise ValueError(
+                f"a target is not looked for where workers come and go; leave membership {self.membership.text} or the "
+                f"target out"
+            )
+        return self
+
+    @property
+    def has_target(self) -> bool:
+        """Whether the run looks for a target on its way."""
+        return self.target_accuracy is not None or self.target_loss is not None
+
     @property
     def scaling(self) -> Literal["strong", "weak"]:
         """Strong when the global batch is fixed, weak when the local batch is."""
@@ -336,17 +345,31 @@ class RunSpec(Frozen):
         changed = {name: getattr(self, name) for name in STRATEGY_FIELDS if getattr(self, name) != usual[name].default}
         return {**self.knobs, **{name: value.text if name == "layout" else value for name, value in changed.items()}}
 
+    def without_structure(self) -> Self:
+        """The run as it is before its model was looked at."""
+        model = self.model and self.model.model_copy(update={"structure": ""})
+        return self.model_copy(update={"model": model})
+
     def key(self) -> str:
         """The identity of this configuration.
 
         Only fields that differ from their default count, so a field added later leaves old keys as they are.
         """
+        # Tables ask for it many times. A copy takes what is kept here along, and with it the mark of whose key it is.
+        owner, key = self.__dict__.get(_KEPT_KEY, (None, ""))
+        if owner != id(self):
+            key = self._computed_key()
+            self.__dict__[_KEPT_KEY] = id(self), key
+        return str(key)
+
+    def _computed_key(self) -> str:
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)
         if "accumulation" in fields:
             # Where it was before it became a field: stored runs keep their identity.
             fields["knobs"] = {**fields.get("knobs", {}), "accumulation": fields.pop("accumulation")}
         if self.model is not None:
-            fields |= {"model": [self.model.function, self.model.digest], "workload": None}
+            parts = (self.model.function, self.model.digest, self.model.structure)
+            fields |= {"model": [part for part in parts if part], "workload": None}
         if self.script is not None:
             fields |= {"script": [self.script.digest, *self.script.arguments], "workload": None}
         text = json.dumps([KEY_VERSION, fields], sort_keys=True, separators=(",", ":"))

@@ -10,12 +10,23 @@ from pydantic import Field
 
 from paceline.errors import SpecError, nearest
 from paceline.layout import all_layouts
-from paceline.spec import Frozen, RunSpec
+from paceline.spec import DEFAULT_GLOBAL_BATCH, Frozen, RunSpec
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")
 # In place of layouts: every one whose product is a worker count of the study.
 ALL_LAYOUTS = "all"
+
+
+class Budget(Frozen):
+    """How long runs of different batches may be: so many samples each, but at least so many steps."""
+
+    samples: int = Field(ge=1)
+    steps: int = Field(ge=1)
+
+    def steps_of(self, batch: int) -> int:
+        """The steps of a run with that global batch."""
+        return max(self.steps, -(-self.samples // batch))
 
 
 class Study(Frozen):
@@ -27,6 +38,10 @@ class Study(Frozen):
     order_seed: int = Field(default=0, ge=0)
     fixed: dict[str, Any] = {}
     factors: dict[str, Any] = {}
+    # In place of epochs and steps, where batches are compared; a run that reaches its target ends sooner.
+    budget: Budget | None = None
+    # Further runs, each with the fixed fields but the target, and with fields of its own; lists are factors.
+    beside: tuple[dict[str, Any], ...] = ()
     # By name, fields that make the study smaller (`scale.py`).
     scales: dict[str, dict[str, Any]] = {}
 
@@ -102,9 +117,18 @@ class Study(Frozen):
             fields = _copy_tables(fixed)
             for (path, _), value in zip(axes, combination, strict=True):
                 _set_nested(fields, path, value)
+            if self.budget is not None and not {"steps", "epochs"} & set(fields):
+                batch = fields.get("global_batch") or fields.get("local_batch", 0) * fields.get("workers", 1)
+                fields["steps"] = self.budget.steps_of(batch or DEFAULT_GLOBAL_BATCH)
             spec = RunSpec.parse(fields, f"study {self.name}")
             specs.setdefault(spec.key(), spec)
+        for entry in self.beside:
+            specs |= {spec.key(): spec for spec in self._beside(entry).specs()}
         return _with_equal_slices(list(specs.values()))
+
+    def _beside(self, entry: dict[str, Any]) -> "Study":
+        fixed = {name: value for name, value in self.fixed.items() if not name.startswith("target_")}
+        return Study(name=self.name, fixed=fixed).with_fields(entry)
 
 
 def _with_all_layouts(

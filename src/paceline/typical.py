@@ -37,6 +37,7 @@ FIELD_VALUES: dict[str, tuple[Any, ...]] = {
     "precision": get_args(Precision)[1:],
     "reduction": get_args(Reduction),
     "offload": (True,),
+    "noise_scale": (True,),
     "checkpoint_every": (2,),
     "execution": get_args(Execution)[1:],
 }

@@ -9,7 +9,8 @@ from architecture.conftest import PACKAGE, modules, parsed
 # From left to right: files and folders of the package.
 ORDER = (
     "errors", "units", "catalogue",
-    "spans", "breakdown", "warm_up", "layout", "link", "membership", "spec", "fleet", "study", "record",
+    "spans", "breakdown", "warm_up", "layout", "link", "membership", "recipe", "source_files", "spec", "fleet", "study",
+    "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",
     "refusals", "plan", "typical", "scale", "runs", "store", "execute", "estimate",
     "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",

@@ -262,7 +262,7 @@ def test_jax_tensor_refuses_a_pair_without_a_plan(own_file: Any) -> None:
 
 @pytest.mark.parametrize(("field", "value", "words"), [
     ("memory_format", "contiguous", "keep images channels-last"),
-    ("optimizer", {"name": "lbfgs"}, "adam, sgd and adagrad"),
+    ("optimizer", {"name": "lbfgs"}, "adam, adamw, sgd and adagrad"),
     ("knobs", {"steps_per_execution": 0}, "must be at least 1"),
 ])  # fmt: skip
 def test_what_jax_cannot_do_is_refused_in_words(field: str, value: Any, words: str) -> None:

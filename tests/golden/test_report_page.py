@@ -15,6 +15,8 @@ import pytest
 from rich.console import Console
 
 from golden.conftest import CROWDED, ENVIRONMENT
+from paceline.analysis.findings import gather_findings
+from paceline.analysis.rows import summarise
 from paceline.cli import show
 from paceline.errors import UserError
 from paceline.record import Finding, Record
@@ -297,7 +299,8 @@ def test_text_that_looks_like_terminal_markup_is_printed_as_it_is(
         for record in records
     ]
     monkeypatch.setattr(show, "output", lambda: console)
-    show.print_results(marked, show.summarise(marked))
+    rows = summarise(marked)
+    show.print_results(rows, gather_findings(marked, rows))
     lines = console.file.getvalue().splitlines()
     assert f"  {MARKUP}" in lines
     assert any(line.startswith(f"{MARKUP} on mnist-5k · strong scaling, global batch 256 · 2 epochs") for line in lines)

@@ -56,6 +56,7 @@ TRANSFORMER = {
 MLP = {"workload": "mlp", "options": {"depth": 3, "width": 32}, "train_samples": 256, "steps": STEPS}
 DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
 # What other words of a script depend on, several at a time.
+SCHEDULED = {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "accumulated": (
         "torch-ddp",
@@ -65,7 +66,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "torch-pipeline",
         {"global_batch": 32, "knobs": {"schedule": "interleaved"}, "optimizer": DECAYING},
     ),
-    "divided-state": ("torch-zero", {"global_batch": 32, "optimizer": DECAYING}),
+    "divided-state": ("torch-zero", {"global_batch": 32, "optimizer": SCHEDULED}),
     "whole-shards": (
         "torch-fsdp",
         {"global_batch": 32, "knobs": {"wrap": "whole", "reshard_after_forward": False}, "optimizer": DECAYING},

@@ -286,7 +286,7 @@ def test_another_option_makes_another_run(make_spec):
 
 def test_data_that_a_workload_cannot_train_on_are_refused_with_those_it_can(make_spec):
     assert words(complete, make_spec(workload="transformer", dataset="mnist")) == (
-        "workload transformer cannot train on 'mnist'; choose from tokens"
+        "workload transformer cannot train on 'mnist'; choose from text, tokens"
     )
 
 

@@ -31,7 +31,7 @@ def test_more_workers_than_slices_are_refused(make_spec, make_system):
         ({"device": "cpu"}, "execution graph of torch-single records CUDA graphs on a GPU; use eager or compiled"),
         (
             {"device": "cuda", "optimizer": {"name": "adagrad"}},
-            "execution graph goes with adam and sgd; adagrad asks the host in every step",
+            "execution graph goes with adam, adamw and sgd; adagrad asks the host in every step",
         ),
         (
             {"device": "cuda", "strategy": "torch-ddp", "knobs": {"compression": "fp16"}},

@@ -96,7 +96,8 @@ def test_every_built_in_study_can_be_made_tiny_and_keeps_its_meaning(name):
     def meanings(of):
         return {spec.model_copy(update=dict.fromkeys(SIZES)).model_dump_json() for spec in of.specs()}
 
-    assert meanings(smaller) == meanings(whole)
+    assert meanings(smaller) <= meanings(whole)
+    assert meanings(smaller) == meanings(whole) or {"global_batch", "seed"} & set(whole.scales["tiny"])
     assert all(spec.shrunk is not None and spec.dataset == "mnist-5k" for spec in smaller.specs())
 
 
@@ -115,3 +116,32 @@ def test_the_first_papers_grid_is_whole():
 def test_the_second_papers_runs_are_whole():
     found = Study.load("convergence")
     assert (found.fixed["local_batch"], found.fixed["epochs"], found.factors["workers"]) == (1024, 30, [1, 2])
+
+
+def test_a_scale_may_have_fewer_batches_and_a_smaller_budget_and_says_so():
+    study = Study.parse(
+        {
+            "name": "trial", "budget": {"samples": 9000, "steps": 5}, "fixed": {"strategy": "fake"},
+            "factors": {"global_batch": [8, 16, 32]},
+            "scales": {"tiny": {"global_batch": [8, 32], "budget": {"samples": 900, "steps": 5}}},
+        },
+        "trial",
+    )  # fmt: skip
+    smaller = shrink(study, "tiny")
+    assert {spec.global_batch for spec in smaller.specs()} == {8, 32}
+    assert smaller.specs()[0].shrunk.changes == ("900 of 9,000 samples a run", "2 of 3 batches")
+
+
+def test_a_scale_with_a_batch_that_the_study_has_not_is_refused():
+    study = Study.parse(
+        {
+            "fixed": {"strategy": "fake"},
+            "factors": {"global_batch": [8, 16]},
+            "scales": {"tiny": {"global_batch": [4]}},
+        },
+        "trial",
+    )
+    with pytest.raises(
+        SpecError, match="has global_batch 4, which the study itself has not; a scale has fewer of 8, 16"
+    ):
+        shrink(study, "tiny")

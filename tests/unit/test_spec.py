@@ -92,7 +92,7 @@ def test_a_word_that_is_no_choice_is_refused_with_the_choices(field, choice):
 
 
 def test_an_unknown_optimizer_is_refused_with_the_choices():
-    assert "optimizer.name cannot be 'lion'; choose from 'adam', 'sgd', 'adagrad' or 'lbfgs'" in refusal(
+    assert "optimizer.name cannot be 'lion'; choose from 'adam', 'adamw', 'sgd', 'adagrad' or 'lbfgs'" in refusal(
         optimizer={"name": "lion"}
     )
 

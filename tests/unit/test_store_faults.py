@@ -286,3 +286,50 @@ def test_a_study_that_finds_the_disk_full_is_refused(small_disk):
     with Store.open(small_disk / "results.db") as store:
         fill(small_disk)
         assert "disk is full" in complaint(store.add_to_study, "trial", [f"{number:016x}" for number in range(2000)])
+
+
+def test_memory_is_no_results_file():
+    for opener in (Store.open, Store.open_existing):
+        for name in (":memory:", "./:memory:"):
+            assert complaint(opener, Path(name)) == (
+                "results file :memory: would keep nothing: it is memory; choose a file with --db"
+            )
+
+
+def test_a_file_that_is_deleted_while_it_is_open_is_written_anew_with_all_it_had(path, store, make_record):
+    store.add(make_record())
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink()
+    words = complaint(store.add, make_record(repeat=1))
+    assert words == (
+        f"results file {path} was deleted or moved away in the middle of the study, which was stopped; "
+        f"all 2 records of it were saved in {path}: run the study again to go on"
+    )
+    with Store.open(path) as again:
+        assert [record.repeat for record in again.records(with_steps=True)] == [0, 1]
+        again.add(make_record(repeat=2))
+
+
+def test_a_file_that_is_replaced_while_it_is_open_is_saved_beside_the_other(path, store, make_record):
+    store.add(make_record())
+    path.rename(path.with_name("moved.db"))
+    path.write_text("another's")
+    rescued = path.with_name("results-rescued.db")
+    rescued.write_text("of an earlier time")
+    words = complaint(store.check_in_place)
+    assert path.read_text() == "another's"
+    assert rescued.read_text() == "of an earlier time"
+    assert "was replaced by another file" in words
+    assert words.endswith(f"use it with --db {path.with_name('results-rescued1.db')}")
+    with Store.open_existing(path.with_name("results-rescued1.db")) as again:
+        assert len(again.records()) == 1
+
+
+def test_what_cannot_be_saved_is_told(path, store, make_record, monkeypatch):
+    store.add(make_record())
+    for file in path.parent.glob(path.name + "*"):
+        file.unlink()
+    path.mkdir()
+    path.rmdir()
+    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(OSError("no space")))
+    assert f"what it had could not be saved to {path}: no space" in complaint(store.check_in_place)

@@ -254,3 +254,30 @@ def test_runs_on_other_devices_have_no_slices():
 def test_slices_without_a_device_that_has_them_are_refused():
     with pytest.raises(SpecError, match="slices 4 go with device cuda-slice, not cpu"):
         Study(fixed={**FIXED, "slices": 4}).specs()
+
+
+def test_a_budget_gives_small_batches_more_steps_and_large_ones_at_least_some():
+    study = Study.parse(
+        {"budget": {"samples": 1000, "steps": 50}, "factors": {"global_batch": [8, 64]}, "fixed": {"strategy": "fake"}},
+        "trial",
+    )
+    assert [(spec.global_batch, spec.steps) for spec in study.specs()] == [(8, 125), (64, 50)]
+    assert {spec.steps for spec in study.with_fields({"steps": 7}).specs()} == {7}
+
+
+def test_runs_beside_have_the_fixed_fields_but_the_target_and_fields_of_their_own():
+    study = Study.parse(
+        {
+            "fixed": {"strategy": "fake", "workload": "mlp", "target_accuracy": 0.9, "steps": 9},
+            "factors": {"global_batch": [8, 16]},
+            "beside": [{"workers": [1, 2], "local_batch": 4}],
+        },
+        "trial",
+    )
+    *searched, alone, pair = study.specs()
+    assert [spec.target_accuracy for spec in searched] == [0.9, 0.9]
+    assert [(spec.workers, spec.local_batch, spec.target_accuracy) for spec in (alone, pair)] == [
+        (1, 4, None),
+        (2, 4, None),
+    ]
+    assert alone.workload == "mlp"

@@ -7,7 +7,7 @@ from statistics import median
 from paceline.record import RankCheckpoint, Record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckpointCost:
     """One configuration over its repeats; None where nothing was saved."""
 

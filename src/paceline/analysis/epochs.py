@@ -8,7 +8,7 @@ from paceline.analysis.statistics import Band, band_or_none
 from paceline.record import Epoch, Record
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EpochSummary:
     """One epoch over all repeats; None where nothing is known."""
 

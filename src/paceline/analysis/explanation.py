@@ -25,7 +25,7 @@ def explain(row: Row, rows: Sequence[Row]) -> list[str]:
     """Sentences about one configuration; of one worker only what its batches cost, and none if nothing was measured."""
     if not row.measured or row.spec.workers < 2:
         return _input(row) if row.measured else []
-    sentences = [_outcome(row), *_input(row)]
+    sentences = [_outcome(row), *progress(row), *_input(row)]
     if row.breakdown:
         sentences += _parts(row.breakdown)
         sentences += _compute_inflation(row, rows)
@@ -49,6 +49,18 @@ def _outcome(row: Row) -> str:
         return f"{sentence}, oversubscribed (more processes than cores): that does not show how well it scales."
     serial = f"; as if {format_percent(max(0.0, fraction))} of the work did not speed up" if fraction > 0 else ""
     return f"{sentence}, {format_percent(row.efficiency)} of ideal{serial}."
+
+
+def progress(row: Row) -> list[str]:
+    """How much sooner more workers are done, where their larger batch makes each sample worth less; else nothing."""
+    if row.speedup is None or row.progress_speedup is None or not row.noise_scale or row.spec.scaling != "weak":
+        return []
+    worth, alone = row.progress_speedup / row.speedup, row.spec.samples_per_step // row.spec.workers
+    return [
+        f"{row.spec.workers} workers are {row.speedup:.2f} times as fast in samples/s and {row.progress_speedup:.2f} "
+        f"times in progress: with a gradient noise scale of about {row.noise_scale:,.0f} samples, one of a batch of "
+        f"{row.spec.samples_per_step:,} is worth {format_percent(worth)} of one of a batch of {alone:,}."
+    ]
 
 
 def _input(row: Row) -> list[str]:

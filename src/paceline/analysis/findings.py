@@ -1,7 +1,8 @@
 """Findings: those of single runs gathered over configurations, and those that only several runs show together."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_within
@@ -24,32 +25,91 @@ class GatheredFinding:
     total: int
 
 
-def gather_findings(records: Sequence[Record], rows: Sequence[Row]) -> list[GatheredFinding]:
+class RunFindings:
+    """Findings of runs that come one by one: their records need not be in memory together."""
+
+    def __init__(self) -> None:
+        # By code: the oldest run with the finding, what it says, and the oldest such run of each configuration.
+        self._findings: dict[str, tuple[int, Finding]] = {}
+        self._keys: dict[str, dict[str, int]] = {}
+        # Records of a results file share the value of an environment that they have in common.
+        self._environments: dict[int, dict[str, Any]] = {}
+        self._links: set[str] = set()
+        self._runs = 0
+
+    def add(self, key: str, records: Iterable[Record]) -> None:
+        """Takes in records of one configuration, each once."""
+        for record in records:
+            if not record.spec.instrumented:
+                self._runs += 1
+                if record.ok:
+                    self._add_good(key, record, record.id or self._runs)
+
+    def _add_good(self, key: str, record: Record, number: int) -> None:
+        for finding in record.findings:
+            if finding.code not in self._findings or number < self._findings[finding.code][0]:
+                self._findings[finding.code] = number, finding
+            numbers = self._keys.setdefault(finding.code, {})
+            numbers[key] = min(number, numbers.get(key, number))
+        self._environments[id(record.environment)] = record.environment
+        if record.ranks and record.spec.device == "cuda-slice" and record.spec.transport == "auto":
+            details = record.ranks[0].details
+            if {SLICE_TRANSPORT, LINK_SPEED} & details.keys():
+                # Records without the transport are of a Paceline that had sockets alone.
+                self._links.add(details.get(SLICE_TRANSPORT, "socket"))
+
+    def gather(self, rows: Sequence[Row]) -> list[GatheredFinding]:
+        """Every finding once, with the configurations it concerns."""
+        measured = [row for row in rows if row.measured]
+        findings = self._of_runs() + _few_repeats(measured) + _wide_spread(measured)
+        describe, total = _namer(rows), len(measured)
+        return [
+            *(GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings),
+            *(GatheredFinding(finding, (), 0, self._runs) for finding in (*self._unlike(), *self._unlike_links())),
+        ]
+
+    def _of_runs(self) -> list[tuple[Finding, list[str]]]:
+        codes = sorted(self._findings, key=lambda code: self._findings[code][0])
+        return [(self._findings[code][1], sorted(self._keys[code], key=self._keys[code].__getitem__)) for code in codes]
+
+    def _unlike(self) -> list[Finding]:
+        environments = list(self._environments.values())
+        unlike = unlike_fields(environments) if environments else []
+        if not unlike:
+            return []
+        text = f"the runs were made in different environments: {', '.join(unlike)} differ"
+        hint = "compare only runs of one environment: repeat the older ones with --fresh"
+        return [Finding(code="unlike_environments", text=text, hint=hint)]
+
+    def _unlike_links(self) -> list[Finding]:
+        """A finding where slices used NCCL's fastest link in some runs and sockets in others: they do not compare."""
+        if len(self._links) < 2:
+            return []
+        text = "in some runs the slices of the GPU talked through its memory, in others over loopback sockets"
+        hint = "compare only runs of one link: repeat the older ones with --fresh, or ask for --transport socket"
+        return [Finding(code="unlike_links", text=text, hint=hint)]
+
+
+def gather_findings(records: Iterable[Record], rows: Sequence[Row]) -> list[GatheredFinding]:
     """Every finding once, with the configurations it concerns."""
-    measured = [row for row in rows if row.measured]
-    records = [record for record in records if not record.spec.instrumented]
-    findings = _of_runs([record for record in records if record.ok])
-    findings += _few_repeats(measured) + _wide_spread(measured)
-    describe, total = _namer(rows), len(measured)
-    return [
-        *(GatheredFinding(finding, describe(keys), len(keys), total) for finding, keys in findings),
-        *_unlike(records),
-        *_unlike_links(records),
-    ]
+    findings = RunFindings()
+    for record in records:
+        findings.add(record.key, [record])
+    return findings.gather(rows)
 
 
-def json_values(records: Sequence[Record], rows: Sequence[Row]) -> dict[str, object]:
+def json_values(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> dict[str, object]:
     """Rows, the memory of each process and findings as values that JSON can hold."""
     memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
     changes = [
         {"key": row.key, **asdict(change)} for row in rows if row.membership for change in row.membership.changes
     ]
-    return {"rows": flat_rows(rows), "memory": memory, "changes": changes, "findings": finding_values(records, rows)}
+    return {"rows": flat_rows(rows), "memory": memory, "changes": changes, "findings": finding_values(findings)}
 
 
-def finding_values(records: Sequence[Record], rows: Sequence[Row]) -> list[dict[str, object]]:
+def finding_values(findings: Sequence[GatheredFinding]) -> list[dict[str, object]]:
     """The findings as values that JSON can hold."""
-    return [{**item.finding.model_dump(), "where": list(item.where)} for item in gather_findings(records, rows)]
+    return [{**item.finding.model_dump(), "where": list(item.where)} for item in findings]
 
 
 def _namer(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:
@@ -72,14 +132,6 @@ def _namer(rows: Sequence[Row]) -> Callable[[Collection[str]], tuple[str, ...]]:
         return tuple(f"{name} ({setting})" for name, setting in settings.items())
 
     return describe
-
-
-def _of_runs(records: Sequence[Record]) -> list[tuple[Finding, list[str]]]:
-    by_code: dict[str, tuple[Finding, dict[str, None]]] = {}
-    for record in records:
-        for finding in record.findings:
-            by_code.setdefault(finding.code, (finding, {}))[1][record.key] = None
-    return [(finding, list(keys)) for finding, keys in by_code.values()]
 
 
 def _few_repeats(rows: Sequence[Row]) -> list[tuple[Finding, list[str]]]:
@@ -106,35 +158,3 @@ def _wide_spread(rows: Sequence[Row]) -> list[tuple[Finding, list[str]]]:
         hint="quieten the machine or repeat more often; differences smaller than this mean nothing",
     )
     return [(finding, [row.key for row in wide])]
-
-
-def _unlike(records: Sequence[Record]) -> list[GatheredFinding]:
-    environments = [record.environment for record in records if record.ok]
-    unlike = unlike_fields(environments) if environments else []
-    if not unlike:
-        return []
-    finding = Finding(
-        code="unlike_environments",
-        text=f"the runs were made in different environments: {', '.join(unlike)} differ",
-        hint="compare only runs of one environment: repeat the older ones with --fresh",
-    )
-    return [GatheredFinding(finding, (), 0, len(records))]
-
-
-def _unlike_links(records: Sequence[Record]) -> list[GatheredFinding]:
-    """A finding where slices used NCCL's fastest link in some runs and sockets in others: they do not compare."""
-    details = [
-        record.ranks[0].details
-        for record in records
-        if record.ok and record.ranks and record.spec.device == "cuda-slice" and record.spec.transport == "auto"
-    ]
-    # Records without the transport are of a Paceline that had sockets alone.
-    links = {rank.get(SLICE_TRANSPORT, "socket") for rank in details if {SLICE_TRANSPORT, LINK_SPEED} & rank.keys()}
-    if len(links) < 2:
-        return []
-    finding = Finding(
-        code="unlike_links",
-        text="in some runs the slices of the GPU talked through its memory, in others over loopback sockets",
-        hint="compare only runs of one link: repeat the older ones with --fresh, or ask for --transport socket",
-    )
-    return [GatheredFinding(finding, (), 0, len(records))]

@@ -20,7 +20,7 @@ _FIRST = ("workload", "dataset", "dataset_copies", "strategy", "workers", "scali
 # Fields of a row that are left out or become columns of their own.
 _NESTED = (
     "spec", "samples_per_second_of_runs", "losses", "epochs", "breakdown", "expense", "convergence", "memory",
-    "checkpoint", "membership", "test_metrics", "loading", "own_order",
+    "checkpoint", "membership", "test_metrics", "loading", "own_order", "noise",
 )  # fmt: skip
 # Columns that scripts of users may read under their first name.
 _COLUMNS = {"instrumentation_overhead": "watching"}
@@ -38,6 +38,10 @@ def flat_row(row: Row) -> dict[str, Any]:
     if row.spec.script is None:
         # Only steps of a script may have an unknown number of samples; other results keep the columns they had.
         del values["counts_steps"]
+    for name, has_it in (("steps_to_target", row.spec.has_target), ("noise_scale", row.noise_scale is not None),
+                         ("progress_speedup", row.noise_scale is not None)):  # fmt: skip
+        if not has_it:
+            del values[name]
     values |= {f"metric_{name}": value for name, value in row.test_metrics.items()}
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None

@@ -1,9 +1,10 @@
 """Names of runs and titles of settings: fields that vary name the runs, fields that do not are in the title."""
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
+from paceline.recipe import SCHEDULE_FIELDS, Optimizer
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
 from paceline.workloads.user_model import USER_DATA
@@ -38,7 +39,13 @@ _NOTHING_MORE = "nothing else set"
 STEPS_MARK = "steps in place of samples"
 # Fields with their default are not named.
 _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()}
+# Fields that came later, with their defaults: results without them keep the columns that they had.
+_LATER = {name: _DEFAULTS[name] for name in ("noise_scale", "target_accuracy", "target_loss")} | {
+    f"optimizer.{name}": Optimizer.model_fields[name].default for name in ("weight_decay_on", *SCHEDULE_FIELDS)
+}
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
+# Fields that may tell one run from another.
+_TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
 
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
@@ -48,22 +55,32 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 
 def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
     """Settings in which runs differ that are still to be made."""
-    flat = [flatten(spec) for spec in specs]
+    specs = list(specs)
+    unequal = {name for name in _TELLING if _differs([getattr(spec, name) for spec in specs])}
+    flat = [flatten(spec, unequal) for spec in specs] if unequal else []
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
 
-def flatten(spec: RunSpec) -> dict[str, Any]:
-    """The fields that may tell a run from others; nested fields have a dot in their name."""
+def _differs(values: Sequence[Any]) -> bool:
+    """Whether any two of the values may differ; equal numbers of unlike types (1 and True) do."""
+    first, rest = values[0] if values else None, values[1:]
+    if isinstance(first, dict):
+        return any(value is not first and repr(value) != repr(first) for value in rest)
+    return any(value is not first and (type(value) is not type(first) or value != first) for value in rest)
+
+
+def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:
+    """The fields that may tell a run from others, or `only` some; nested fields have a dot in their name."""
     fields: dict[str, Any] = {}
-    for name, value in spec.model_dump(mode="json").items():
+    for name, value in spec.model_dump(mode="json", include=None if only is None else set(only)).items():
         if name in _SHOWN or name in _SILENT:
             continue
         if isinstance(value, dict):
             fields |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         else:
             fields[name] = value
-    return fields
+    return {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
 
 
 def configuration_name(spec: RunSpec) -> str:
@@ -107,7 +124,9 @@ def series_name(row: "Row", varying: Sequence[str]) -> str:
 
 def setting_marks(spec: RunSpec, names: Sequence[str]) -> list[str]:
     """The named fields as `name=value`, except those that are not set or have their default."""
-    fields = flatten(spec)
+    if not names:
+        return []
+    fields = flatten(spec, {name.partition(".")[0] for name in names})
     shown = [name for name in names if fields.get(name) not in (None, _DEFAULTS.get(name))]
     # A layout says what its numbers mean.
     return [fields[name] if name == "layout" else f"{name.rpartition('.')[2]}={fields[name]}" for name in shown]

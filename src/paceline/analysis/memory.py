@@ -15,7 +15,7 @@ from paceline.spec import RunSpec
 from paceline.strategies import strategies
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RankMemory:
     """The memory of one process: bytes above its baseline, medians over repeats; None where it is not known."""
 

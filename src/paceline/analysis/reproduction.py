@@ -1,7 +1,7 @@
 """Records ─► how to reproduce them: the command, and study files in TOML that describe exactly these runs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,8 +26,10 @@ class Recipe:
 def recipes(records: Sequence[Record]) -> list[Recipe]:
     """For each study, the fewest files that describe exactly its runs."""
     study_files: list[Recipe] = []
-    for study in dict.fromkeys(record.study for record in records):
-        members = [record for record in records if record.study == study]
+    of_study: dict[str, list[Record]] = {}
+    for record in records:
+        of_study.setdefault(record.study, []).append(record)
+    for study, members in of_study.items():
         specs = {record.key: record.spec for record in members if not record.spec.instrumented}
         repeats = max((record.repeat for record in members), default=0) + 1
         flag = " --breakdown" if any(record.spec.instrumented for record in members) else ""
@@ -73,7 +75,7 @@ def exact_grids(specs: Sequence[RunSpec]) -> list[Grid]:
 
 
 def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
-    levels = {name: _distinct([field_values[name] for field_values in fields]) for name in fields[0]}
+    levels = {name: _distinct(field_values[name] for field_values in fields) for name in fields[0]}
     varying = {name: values for name, values in levels.items() if len(values) > 1}
     absent = [name for name, values in varying.items() if None in values]
     if prod(map(len, varying.values())) == len(fields) and not absent:
@@ -81,8 +83,10 @@ def _grids(fields: list[dict[str, Any]]) -> list[Grid]:
         return [({name: value for name, value in fixed.items() if value != _DEFAULTS.get(name)}, varying)]
     # Split where the parts come out simplest: where a field is absent in some, else by the fewest levels.
     by = absent[0] if absent else min(varying, key=lambda name: (len(varying[name]), name != "strategy"))
-    parts = [[field_values for field_values in fields if field_values[by] == value] for value in varying[by]]
-    return [grid for part in parts for grid in _grids(part)]
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for field_values in fields:
+        parts.setdefault(_text(field_values[by]), []).append(field_values)
+    return [grid for part in parts.values() for grid in _grids(part)]
 
 
 _DEFAULTS = {
@@ -98,8 +102,16 @@ def _fields(spec: RunSpec) -> dict[str, Any]:
     return {**fields, "workload": _DEFAULTS["workload"]} if spec.model is not None else fields
 
 
-def _distinct(values: Sequence[Any]) -> list[Any]:
-    return [value for place, value in enumerate(values) if value not in values[:place]]
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    by_text: dict[str, Any] = {}
+    for value in values:
+        by_text.setdefault(_text(value), value)
+    return list(by_text.values())
+
+
+def _text(value: Any) -> str:
+    """A text that only equal values have: some cannot be looked up by themselves."""
+    return json.dumps(value, sort_keys=True)
 
 
 def as_toml(study: str, repeats: int, grid: Grid) -> str:

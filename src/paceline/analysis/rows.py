@@ -1,12 +1,20 @@
 """Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
-from paceline.analysis.convergence import Convergence, default_target, summarise_convergence
+from paceline.analysis.convergence import (
+    Convergence,
+    FinalAccuracy,
+    RunOutcome,
+    default_target,
+    run_outcome,
+    summarise_convergence,
+)
 from paceline.analysis.energy import Expense, summarise_expense
 from paceline.analysis.epochs import EpochSummary, epoch_summaries
 from paceline.analysis.labels import setting_title
@@ -14,16 +22,18 @@ from paceline.analysis.membership import MembershipSummary, summarise_membership
 from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
+from paceline.costs.noise_scale import statistical_efficiency
 from paceline.link import link_rank
-from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, Loading, Record, Status
+from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, GradientNoise, Loading, Record, Status
 from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
 OVERSUBSCRIBED = "oversubscribed"
+IDENTITY_BYTES = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One configuration over all its repeats. Numbers are measured; None where they are not known."""
 
@@ -78,6 +88,14 @@ class Row:
     speedup: float | None = None
     efficiency: float | None = None
     baseline: str | None = None
+    # Steps until the run's target was reached; None where it has none, or not all runs reached it.
+    steps_to_target: float | None = None
+    # Of its first good run, epoch by epoch, where the noise of gradients was measured.
+    noise: tuple[GradientNoise, ...] = ()
+    # In samples: as measured here, or in a run of the same training with the nearest batch.
+    noise_scale: float | None = None
+    # The speed-up times what a sample is worth in this batch, beside one in the batch of one worker.
+    progress_speedup: float | None = None
 
     @property
     def speedup_range(self) -> tuple[float, float] | None:
@@ -106,30 +124,155 @@ def summarise(
 ) -> list[Row]:
     """One row per configuration, in the order of workload, strategy, batch, workers."""
     groups: dict[str, list[Record]] = {}
-    instrumented: dict[str, Record] = {}
     for record in records:
-        if record.spec.instrumented:
-            instrumented[record.spec.model_copy(update={"instrumented": False}).key()] = record
+        groups.setdefault(record.key, []).append(record)
+    summary = Summary()
+    for group in groups.values():
+        summary.add(group)
+    return summary.rows(include_oversubscribed, options)
+
+
+class Summary:
+    """Rows of configurations that come one by one: their records need not be in memory together.
+
+    A configuration that comes again takes the place of what was known of it, and only rows that this changes are made
+    anew.
+    """
+
+    def __init__(self) -> None:
+        self._configurations: dict[str, _Configuration] = {}
+        # Of the instrumented run of each configuration.
+        self._breakdowns: dict[str, tuple[RankBreakdown, ...]] = {}
+
+    def add(self, records: Sequence[Record]) -> str:
+        """Takes in all records of one configuration, the oldest first, and returns its key."""
+        spec = records[0].spec
+        if spec.instrumented:
+            key = spec.model_copy(update={"instrumented": False}).key()
+            self._breakdowns[key] = records[-1].breakdown
         else:
-            groups.setdefault(record.key, []).append(record)
-    rows = [_with_breakdown(_row(key, group), instrumented.get(key)) for key, group in groups.items()]
-    rows = [replace(row, membership=summarise_membership(groups[row.key])) for row in rows]
-    rows = _with_outcomes(rows, groups, options or SummaryOptions())
-    return sorted((_scaled(row, rows, include_oversubscribed) for row in rows), key=_order)
+            key = records[0].key
+            self._configurations[key] = _Configuration.of(key, records)
+        return key
+
+    def rows(self, include_oversubscribed: bool = False, options: SummaryOptions | None = None) -> list[Row]:
+        """One row per configuration, in the order of workload, strategy, batch, workers."""
+        options = options or SummaryOptions()
+        configurations = _in_order(self._configurations.values())
+        targets, finals, baselines = self._targets(options), self._final_accuracies(), self._baselines()
+        rows = [
+            configuration.finished_row(
+                _Surroundings(
+                    target=targets[configuration.setting],
+                    final=finals[configuration.any_seed],
+                    breakdown=self._breakdowns.get(configuration.row.key, ()),
+                    baseline=next((baselines[name] for name in configuration.baselines if name in baselines), None),
+                    include_oversubscribed=include_oversubscribed,
+                    price_per_device_hour=options.price_per_device_hour,
+                )
+            )
+            for configuration in configurations
+        ]
+        return with_progress(rows)
+
+    def _targets(self, options: SummaryOptions) -> dict[str, float | None]:
+        """The target accuracy of each setting."""
+        settings: dict[str, list[RunOutcome]] = {}
+        for configuration in self._configurations.values():
+            settings.setdefault(configuration.setting, []).extend(configuration.outcomes)
+        return {title: options.target_accuracy or default_target(runs) for title, runs in settings.items()}
+
+    def _final_accuracies(self) -> dict[Hashable, FinalAccuracy]:
+        """The final accuracy over the seeds of each series of configurations."""
+        series: dict[Hashable, list[RunOutcome]] = {}
+        for configuration in self._configurations.values():
+            series.setdefault(configuration.any_seed, []).extend(configuration.outcomes)
+        return {name: FinalAccuracy.of(runs) for name, runs in series.items()}
+
+    def _baselines(self) -> dict[Hashable, Row]:
+        """What was measured on one worker, by what it is a baseline of; the first of several."""
+        baselines: dict[Hashable, Row] = {}
+        for configuration in self._configurations.values():
+            row = configuration.row
+            # A worker by itself crosses no link: what crosses one is never a baseline.
+            if row.measured and row.spec.workers == 1 and row.spec.link is None:
+                same, alike = configuration.baselines
+                baselines.setdefault(same, row)
+                if not _single_first(row.spec.strategy):
+                    baselines.setdefault(alike, row)
+        return baselines
 
 
-def _row(key: str, records: list[Record]) -> Row:
-    good = [record for record in records if record.ok]
+class _Surroundings(NamedTuple):
+    """What of other configurations, and of the question, is in a row."""
+
+    target: float | None
+    final: FinalAccuracy
+    breakdown: tuple[RankBreakdown, ...]
+    baseline: Row | None
+    include_oversubscribed: bool
+    price_per_device_hour: float | None
+
+
+@dataclass(slots=True)
+class _Configuration:
+    """One configuration: its row as far as it follows from its own records, and what its place among others needs."""
+
+    row: Row
+    outcomes: tuple[RunOutcome, ...]
+    setting: str
+    any_seed: Hashable
+    # What its baseline is known by: the same strategy on one worker, or else its framework's single-device strategy.
+    baselines: tuple[Hashable, Hashable]
+    # The row that was made last, and of what.
+    _last: tuple[_Surroundings, Row] | None = None
+
+    @classmethod
+    def of(cls, key: str, records: Sequence[Record]) -> "_Configuration":
+        """Summarises the records of one configuration."""
+        good = [record for record in records if record.ok]
+        row, chosen = _row(key, records, good), strategy_of_stored(records[0].spec.strategy)
+        spec, framework = row.spec, str(chosen.framework) if chosen else ""
+        return cls(
+            row,
+            tuple(run_outcome(record) for record in good),
+            setting_title(spec),
+            _any_seed(spec),
+            (
+                ("same", _identity_except(spec, {"workers", "layout", "link", "noise_scale"})),
+                ("alike", framework, _identity_except(spec, {*SPREADING_FIELDS, "link"})),
+            ),
+        )
+
+    def finished_row(self, around: _Surroundings) -> Row:
+        """The row with what depends on others."""
+        if self._last is None or self._last[0] != around:
+            self._last = around, _finished(self.row, self.outcomes, around)
+        return self._last[1]
+
+
+def _finished(row: Row, outcomes: Sequence[RunOutcome], around: _Surroundings) -> Row:
+    changes: dict[str, Any] = {**_scaling(row, around), **_breakdown(row, around.breakdown)}
+    if outcomes:
+        changes |= {
+            "expense": summarise_expense(outcomes, around.target, around.price_per_device_hour),
+            "convergence": summarise_convergence(outcomes, around.final, around.target),
+        }
+    return replace(row, **changes) if changes else row
+
+
+def _row(key: str, records: Sequence[Record], good: Sequence[Record]) -> Row:
     newest_failure = next((record for record in reversed(records) if not record.ok), records[-1])
     rates = [epoch.samples_per_second for epoch in _steady(good)]
-    interval = bootstrap(rates)
+    interval, rate = bootstrap(rates), median_or_none(rates)
+    reached = [float(record.steps_to_target) for record in good if record.steps_to_target is not None]
     return Row(
         key=key,
         spec=records[0].spec,
         status=Status.OK if good else newest_failure.status,
         reason=None if good else newest_failure.reason,
         runs=len(good),
-        samples_per_second=median_or_none(rates),
+        samples_per_second=rate,
         samples_per_second_low=min(rates, default=None),
         samples_per_second_high=max(rates, default=None),
         samples_per_second_interval=(interval.low, interval.high) if interval else None,
@@ -153,65 +296,43 @@ def _row(key: str, records: list[Record]) -> Row:
         samples_per_second_of_runs=tuple(rates),
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
+        steps_to_target=median_or_none(reached) if len(reached) == len(good) else None,
+        noise=tuple(epoch.noise for epoch in good[0].epochs if epoch.noise is not None) if good else (),
+        noise_scale=_median_of(good, lambda record: record.noise_scale),
+        memory=rank_memory(good),
+        checkpoint=summarise_checkpoints(good, rate),
+        membership=summarise_membership(records),
         own_order=any(finding.code == OWN_ORDER for record in good for finding in record.findings),
         loading=_middle_loading(good),
     )
 
 
-def _middle_loading(records: list[Record]) -> Loading | None:
+def _middle_loading(records: Sequence[Record]) -> Loading | None:
     slowest = (slowest_loading([rank.loading for rank in record.ranks]) for record in records)
     known = sorted((loading for loading in slowest if loading is not None), key=lambda each: each.wait_seconds)
     return known[len(known) // 2] if known else None
 
 
-def _with_breakdown(row: Row, instrumented: Record | None) -> Row:
-    if instrumented is None or not instrumented.breakdown or not row.samples_per_second:
-        return row
+def _breakdown(row: Row, breakdown: tuple[RankBreakdown, ...]) -> dict[str, Any]:
+    """From the instrumented run: where the time went, and how much longer its steps were than timed ones."""
+    if not breakdown or not row.samples_per_second:
+        return {}
     timed_step_seconds = row.spec.samples_per_step / row.samples_per_second
     # One epoch has the warm-up in it; single steps do not, but those of a GPU are as the host launched them. The batch
     # of a script is its own.
     by_step = row.spec.script is not None or (len(row.epochs) == 1 and row.spec.device == "cpu")
     if by_step and row.steady_step_seconds:
         timed_step_seconds = row.steady_step_seconds
-    instrumented_step_seconds = median_or_none([part.step for part in instrumented.breakdown]) or 0.0
+    instrumented_step_seconds = median_or_none([part.step for part in breakdown]) or 0.0
     overhead = instrumented_step_seconds / timed_step_seconds - 1
-    return replace(row, breakdown=instrumented.breakdown, instrumentation_overhead=overhead)
+    return {"breakdown": breakdown, "instrumentation_overhead": overhead}
 
 
-def _with_outcomes(rows: list[Row], groups: dict[str, list[Record]], options: SummaryOptions) -> list[Row]:
-    """Adds what depends on other rows: the target accuracy of the setting, and the spread over seeds."""
-    good = {row.key: [record for record in groups[row.key] if record.ok] for row in rows}
-    settings: dict[str, list[Record]] = {}
-    series: dict[str, list[Record]] = {}
-    for row in rows:
-        settings.setdefault(setting_title(row.spec), []).extend(good[row.key])
-        series.setdefault(_any_seed(row.spec), []).extend(good[row.key])
-    targets = {title: options.target_accuracy or default_target(records) for title, records in settings.items()}
-    return [
-        replace(
-            row,
-            expense=summarise_expense(good[row.key], targets[setting_title(row.spec)], options.price_per_device_hour),
-            convergence=summarise_convergence(
-                good[row.key], series[_any_seed(row.spec)], targets[setting_title(row.spec)]
-            ),
-            memory=rank_memory(good[row.key]),
-            checkpoint=summarise_checkpoints(good[row.key], row.samples_per_second),
-        )
-        if good[row.key]
-        else row
-        for row in rows
-    ]
-
-
-def _any_seed(spec: RunSpec) -> str:
-    return spec.model_copy(update={"seed": 0}).key()
-
-
-def _steady(records: list[Record]) -> list[Epoch]:
+def _steady(records: Sequence[Record]) -> list[Epoch]:
     return [record.steady for record in records if record.steady is not None]
 
 
-def _metrics(records: list[Record]) -> dict[str, float]:
+def _metrics(records: Sequence[Record]) -> dict[str, float]:
     """The median of each metric over repeats; one that was never a finite number is left out."""
     values: dict[str, list[float]] = {}
     for record in records:
@@ -221,50 +342,89 @@ def _metrics(records: list[Record]) -> dict[str, float]:
     return {name: median(numbers) for name, numbers in values.items()}
 
 
-def _median_of(records: list[Record], value: Callable[[Record], float | None]) -> float | None:
+def _median_of(records: Sequence[Record], value: Callable[[Record], float | None]) -> float | None:
     return median_or_none([number for record in records if (number := value(record)) is not None])
 
 
-def _scaled(row: Row, rows: Sequence[Row], include_oversubscribed: bool) -> Row:
-    base = _baseline(row, rows)
+def _scaling(row: Row, around: _Surroundings) -> dict[str, Any]:
+    """Speed-up and efficiency against the same run on one worker."""
+    base = around.baseline
     if row.samples_per_second is None or base is None or base.samples_per_second is None:
-        return row
+        return {}
     speedup = row.samples_per_second / base.samples_per_second
-    counts = include_oversubscribed or not (row.oversubscribed or base.oversubscribed)
-    efficiency = speedup / row.spec.workers if counts else None
-    return replace(row, speedup=speedup, efficiency=efficiency, baseline=base.spec.strategy)
+    counts = around.include_oversubscribed or not (row.oversubscribed or base.oversubscribed)
+    return {
+        "speedup": speedup,
+        "efficiency": speedup / row.spec.workers if counts else None,
+        "baseline": base.spec.strategy,
+    }
 
 
-def _baseline(row: Row, rows: Sequence[Row]) -> Row | None:
-    """The same run on one worker: with the same strategy, or else with its framework's single-device strategy.
+def _identity_except(spec: RunSpec, names: Set[str]) -> Hashable:
+    """A value that runs share which differ in nothing but the named fields."""
+    inner = tuple(
+        None if name in names else tuple(sorted(getattr(spec, name).items())) for name in ("options", "knobs")
+    )
+    text = spec.model_dump_json(exclude={*names, "options", "knobs"})
+    # Of thousands of configurations only the digests are kept.
+    return hashlib.blake2b(text.encode(), digest_size=IDENTITY_BYTES).digest(), inner
 
-    A worker by itself crosses no link: what crosses one is never a baseline.
+
+def with_progress(rows: Sequence[Row]) -> list[Row]:
+    """The rows with how much of their speed-up is progress, where the noise scale of the same training is known.
+
+    One that has none of its own takes that of the nearest batch. One worker had the same batch, or the same local one.
     """
-    fields = _fields_except(row.spec, "workers", "layout", "link")
-    same = [other for other in rows if other.spec.workers == 1 and other.measured and other.spec.link is None]
-    for other in same:
-        if _fields_except(other.spec, "workers", "layout", "link") == fields:
-            return other
-    fields = _fields_except(row.spec, *SPREADING_FIELDS, "link")
-    chosen = strategy_of_stored(row.spec.strategy)
-    for other in same:
-        single = strategy_of_stored(other.spec.strategy)
-        alike = single and chosen and single.family == "single" and single.framework == chosen.framework
-        if alike and _fields_except(other.spec, *SPREADING_FIELDS, "link") == fields:
-            return other
-    return None
+    apart = {*SPREADING_FIELDS, "link", "global_batch", "local_batch", "epochs", "steps", "seed"}
+    known: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        if row.noise_scale is not None:
+            known.setdefault(_identity_except(row.spec, apart), []).append(row)
+    return [_in_progress(row, known.get(_identity_except(row.spec, apart), [])) for row in rows] if known else [*rows]
 
 
-def _fields_except(spec: RunSpec, *names: str) -> dict[str, Any]:
-    return spec.model_dump(exclude=set(names))
+def _in_progress(row: Row, alike: Sequence[Row]) -> Row:
+    batch = row.spec.samples_per_step
+    noise = row.noise_scale
+    if noise is None and alike:
+        noise = min(alike, key=lambda other: abs(other.spec.samples_per_step - batch)).noise_scale
+    if noise is None or row.speedup is None:
+        return replace(row, noise_scale=noise)
+    alone = batch if row.spec.scaling == "strong" else batch // row.spec.workers
+    return replace(row, noise_scale=noise, progress_speedup=row.speedup * statistical_efficiency(noise, batch, alone))
 
 
-def _order(row: Row) -> tuple[Any, ...]:
-    spec = row.spec
-    return (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
-            spec.global_batch or spec.local_batch or 0,
-            _single_first(spec.strategy), spec.strategy, str(_fields_except(spec, "workers", "link")), spec.workers,
-            link_rank(spec.link))  # fmt: skip
+def _any_seed(spec: RunSpec) -> Hashable:
+    """A value that runs share which differ in nothing but their seed."""
+    if spec.model is not None or spec.script is not None:
+        return spec.model_copy(update={"seed": 0}).key()
+    return _identity_except(spec, {"seed", "timeout_seconds", "collective_timeout_seconds"})
+
+
+def _in_order(configurations: Iterable[_Configuration]) -> list[_Configuration]:
+    """By workload, data, batch, strategy, then all other fields, then workers and link."""
+    alike: dict[tuple[Any, ...], list[_Configuration]] = {}
+    for configuration in configurations:
+        spec = configuration.row.spec
+        place = (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
+                 spec.global_batch or spec.local_batch or 0, _single_first(spec.strategy), spec.strategy)  # fmt: skip
+        alike.setdefault(place, []).append(configuration)
+    return [configuration for place in sorted(alike) for configuration in _by_other_fields(alike[place])]
+
+
+def _by_other_fields(configurations: list[_Configuration]) -> list[_Configuration]:
+    """In the order of the text of those fields in which they differ: that of the others is the same in all."""
+    specs = [configuration.row.spec for configuration in configurations]
+    names = [name for name in RunSpec.model_fields if name not in ("workers", "link")]
+    unequal = {name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)}
+
+    def place(configuration: _Configuration) -> tuple[Any, ...]:
+        spec = configuration.row.spec
+        values = spec.model_dump(include=unequal) if unequal else {}
+        # Every value has what follows it in the text of all fields: 1 comes before 10.
+        return "".join(f"{value!r}, " for value in values.values()), spec.workers, link_rank(spec.link)
+
+    return sorted(configurations, key=place)
 
 
 def _single_first(name: str) -> bool:

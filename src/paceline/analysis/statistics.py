@@ -1,9 +1,11 @@
 """The statistics that tables and comparisons need, on lists of numbers of any meaning."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import comb
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 import numpy as np
 
@@ -11,7 +13,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 2000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interval:
     """Where the true value lies, with the confidence that `CONFIDENCE` states."""
 
@@ -23,7 +25,7 @@ class Interval:
         return self.low <= value <= self.high
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Band:
     """The median of some values, and the lowest and highest of them."""
 
@@ -34,7 +36,7 @@ class Band:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Band":
         """The band of at least one value."""
-        return cls(median(values), min(values), max(values))
+        return cls(_median(values), min(values), max(values))
 
 
 def band_or_none(values: Sequence[float]) -> Band | None:
@@ -44,7 +46,13 @@ def band_or_none(values: Sequence[float]) -> Band | None:
 
 def median_or_none(values: Sequence[float]) -> float | None:
     """The median, or None without values."""
-    return median(values) if values else None
+    return _median(values) if values else None
+
+
+def _median(values: Sequence[float]) -> float:
+    """What `statistics.median` gives, in a third of its time for a few values, of which there are millions."""
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -64,14 +72,42 @@ def olympic_mean(values: Sequence[float]) -> float | None:
 
 def variation(values: Sequence[float]) -> float | None:
     """The coefficient of variation: standard deviation over mean; None with fewer than two values."""
-    if len(values) < 2 or not fmean(values):
+    mean = fmean(values) if len(values) > 1 else 0.0
+    if not mean:
         return None
-    return stdev(values) / fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)) / mean
 
 
 def bootstrap(values: Sequence[float]) -> Interval | None:
     """The interval of the median by resampling (Efron, 1979); None with fewer than two values."""
-    return _confidence_interval(_medians(values, np.random.default_rng(0))) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    ordered = sorted(values)
+    medians = sorted(((ordered[low] + ordered[high]) / 2, count) for low, high, count in _middle_places(len(values)))
+    tail = (1 - CONFIDENCE) / 2
+    return Interval(*(_quantile(medians, share) for share in (tail, 1 - tail)))
+
+
+@lru_cache(maxsize=64)
+def _middle_places(count: int) -> list[tuple[int, int, int]]:
+    """The two middle places of each resample of so many sorted values, each pair once with how often it comes.
+
+    They depend on the number of values alone, so that thousands of configurations cost one drawing.
+    """
+    places = np.sort(np.random.default_rng(0).integers(0, count, (RESAMPLES, count)), axis=1)
+    pairs, counts = np.unique(places[:, [(count - 1) // 2, count // 2]], axis=0, return_counts=True)
+    return [(low, high, times) for (low, high), times in zip(pairs.tolist(), counts.tolist(), strict=True)]
+
+
+def _quantile(values: Sequence[tuple[float, int]], share: float) -> float:
+    """The quantile of `RESAMPLES` sorted values, each of which comes with how often it is there."""
+    place = share * (RESAMPLES - 1)
+    ends, until = list[float](), 0
+    for value, times in values:
+        until += times
+        ends += [value] * ((until > int(place)) + (until > int(place) + 1) - len(ends))
+    low, high = ends[:2]
+    return low + (high - low) * (place % 1)
 
 
 def bootstrap_ratio(first: Sequence[float], second: Sequence[float]) -> Interval | None:

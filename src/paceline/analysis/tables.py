@@ -31,8 +31,9 @@ def runs(records: Sequence[Record]) -> list[Line]:
 def epochs(records: Sequence[Record]) -> list[Line]:
     """One line per epoch of every run."""
     lines = [
-        {**_identity(record, name), "epoch": epoch.number, **epoch.model_dump(exclude={"number", "test_metrics"}),
-         "samples_per_second": epoch.samples_per_second, **_metrics(epoch)}
+        {**_identity(record, name), "epoch": epoch.number,
+         **epoch.model_dump(exclude={"number", "noise", "test_metrics"}),
+         "samples_per_second": epoch.samples_per_second, **_noise(epoch), **_metrics(epoch)}
         for record, name in _named(records)
         for epoch in record.epochs
     ]  # fmt: skip
@@ -70,6 +71,12 @@ def table_of(records: Sequence[Record], of: str = "configurations") -> list[Line
 def frame_of(records: Sequence[Record], of: str = "configurations") -> "polars.DataFrame":
     """The table with this name as a polars table."""
     return to_frame(table_of(records, of))
+
+
+def _noise(epoch: Epoch) -> Line:
+    """Columns of runs that measured the noise of their gradients."""
+    noise = epoch.noise
+    return {} if noise is None else {"noise_scale": noise.scale, "noise_low": noise.low, "noise_high": noise.high}
 
 
 def _named(records: Sequence[Record]) -> list[tuple[Record, str]]:

@@ -7,7 +7,9 @@ import ast
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -17,7 +19,7 @@ import typer
 
 from paceline.cli.shell.completion import command_to_complete
 from paceline.cli.terminal import errors
-from paceline.errors import UserError
+from paceline.errors import DamagedRecords, UserError
 
 NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
@@ -89,6 +91,7 @@ def _options(
 def main() -> None:
     """The entry point."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    warnings.showwarning = partial(_show_warning, warnings.showwarning)
     words = [command_to_complete(), *sys.argv[1:2]]
     try:
         app = build_app(next((word for word in words if word in (*COMMANDS, *ALIASES)), None))
@@ -113,6 +116,14 @@ def _complain(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[bold red]paceline:[/] {escape(text)}", soft_wrap=True)
+
+
+def _show_warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """What is damaged in a results file is a sentence for people; other warnings stay as they are."""
+    if issubclass(category, DamagedRecords):
+        _complain(str(message))
+    else:
+        usual(message, category, *place)
 
 
 def _as_interrupt(_signal: int, _frame: FrameType | None) -> Any:

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 
 from rich.markup import escape
-from rich.table import Table
 
+from paceline.analysis.batches.regimes import BatchSearch, describe_search
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.memory import RankMemory
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import median_or_none
 from paceline.breakdown import PARTS, RankBreakdown
+from paceline.cli.tables.long_table import LongTable
 from paceline.cli.terminal import output, plain_table
-from paceline.units import format_money, format_percent, format_rate
+from paceline.units import format_money, format_percent, format_rate, format_seconds
 
 Value = float | None
 MEGABYTE = 1e6
@@ -213,14 +214,14 @@ TABLES: dict[str, Callable[[Sequence[Row]], None]] = {
 
 def _table(
     title: str, rows: Sequence[Row], headers: Sequence[str], unnamed: Sequence[str] = (), least_width: int = 18
-) -> tuple[Table, dict[str, str]]:
+) -> tuple[LongTable, dict[str, str]]:
     """An empty table, and the name of each row in it; fields in `unnamed` are not part of names."""
     varying = [name for name in varying_fields(rows) if name not in unnamed]
     names = {row.key: escape(f"{series_name(row, varying)} x{row.spec.workers}") for row in rows}
-    return plain_table(title, *headers, least_width=min(least_width, max(map(len, names.values())))), names
+    return LongTable(title, headers, least_width=min(least_width, max(map(len, names.values())))), names
 
 
-def _print(table: Table, notes: Sequence[str]) -> None:
+def _print(table: LongTable, notes: Sequence[str]) -> None:
     console = output()
     console.print()
     console.print(table)
@@ -264,3 +265,61 @@ def _over_seeds(rows: Sequence[Row], value: Callable[[Row], Value]) -> Value:
     """The median over seeds, if every seed has a value."""
     values = [number for row in rows if (number := value(row)) is not None]
     return median_or_none(values) if len(values) == len(rows) else None
+
+
+def print_progress(rows: Sequence[Row]) -> None:
+    """Prints the noise scale of gradients and how much sooner training gets on; nothing where it is not known."""
+    known = [row for row in rows if row.measured and row.noise_scale is not None]
+    if not known:
+        return
+    table = plain_table(
+        "progress", "batch", "noise\nscale", "90 %\ninterval", "speed-\nup", "worth of\na sample", "pro-\ngress"
+    )
+    varying = varying_fields(known)
+    for row in known:
+        worth = row.progress_speedup / row.speedup if row.progress_speedup and row.speedup else None
+        table.add_row(
+            escape(f"{series_name(row, varying)} x{row.spec.workers}"), f"{row.spec.samples_per_step:,}",
+            f"{row.noise_scale:,.0f}", _noise_interval(row), _times(row.speedup),
+            "–" if worth is None else format_percent(worth), _times(row.progress_speedup),
+        )  # fmt: skip
+    note = (
+        "noise scale: of gradients, in samples, in the last epoch that tells it; worth of a sample: beside one in the "
+        "batch of one worker (Pollux); progress: speed-up times that"
+    )
+    output().print()
+    output().print(table)
+    output().print(f"[dim]{note}[/]")
+
+
+def _noise_interval(row: Row) -> str:
+    measured = [noise for noise in row.noise if noise.scale is not None]
+    if not measured:
+        return "of a run alike"
+    low, high = measured[-1].low, measured[-1].high
+    return f"{'–' if low is None else f'{low:,.0f}'} to {'–' if high is None else f'{high:,.0f}'}"
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}x"
+
+
+def print_search(search: BatchSearch) -> None:
+    """Prints steps to the target of each batch with its best learning rate, and the regimes in sentences."""
+    table = plain_table(
+        f"batch to {search.target}", "best\nlr", "rates that\nreached it", "steps", "samples", "time of\nits steps"
+    )
+    for outcome in search.outcomes:
+        few, many = min(outcome.steps), max(outcome.steps)
+        middle = sorted(outcome.steps)[len(outcome.steps) // 2]
+        seconds = outcome.step_seconds
+        table.add_row(
+            f"{outcome.batch:,}", f"{outcome.lr:g}", f"{len(outcome.reaching_rates)} of {len(outcome.rates)}",
+            f"{few:,.0f}" if few == many else f"{few:,.0f} to {many:,.0f}", f"{middle * outcome.batch:,.0f}",
+            "–" if seconds is None else format_seconds(seconds * middle),
+        )  # fmt: skip
+    console = output()
+    console.print(f"\n[bold]{escape(search.title)}[/]")
+    console.print(table)
+    for sentence in describe_search(search):
+        console.print(escape(sentence))

@@ -19,7 +19,7 @@ NUMBERS = (
     "accumulation", "checkpoint_every", "loader_workers", "prefetch",
 )  # fmt: skip
 SWITCHES = ("offload", "pin_memory")
-SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip")
+SINGLE_NUMBERS = ("epochs", "steps", "classes", "slices", "clip", "target_accuracy", "target_loss")
 
 
 def study_fields(options: "TrainingOptions") -> dict[str, Any]:
@@ -35,6 +35,8 @@ def study_fields(options: "TrainingOptions") -> dict[str, Any]:
     for name in SWITCHES:
         if name in values:
             fields[name] = [_scalar(word) for word in split_words(values[name])]
+    if options.noise_scale:
+        fields["noise_scale"] = True
     if options.checkpoint_to is not None:
         fields["checkpoint_to"] = str(options.checkpoint_to.resolve())
     if options.membership is not None:

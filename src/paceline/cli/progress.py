@@ -23,6 +23,7 @@ from paceline.record import STEPS_COUNTED, Record, Status
 from paceline.runs.launch import schedule
 from paceline.runs.wire import EpochEvent, LogEvent, LossEvent, RunNews, StepEvent, UseEvent
 from paceline.spec import RunSpec
+from paceline.store import Owner
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
 
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
@@ -99,6 +100,20 @@ class Progress(Listener):
         place = f"{self._total - self._left}/{self._total}"
         wall = format_seconds(record.wall_seconds)
         self._console.print(f"[dim]{place}[/] [{colour}]{status}[/] {escape(self._label)}: {result} [dim]({wall})[/]")
+
+    def waiting(self, owner: Owner) -> None:
+        """Prints whose turn it is."""
+        self._console.print(
+            f"waiting: another Paceline ({escape(owner.about)}) makes a run with this results file; two at once would "
+            f"disturb each other's times"
+        )
+
+    def made_elsewhere(self, run: PlannedRun, number: int) -> None:
+        """Prints that a run is done."""
+        self._left -= 1
+        self._bar.advance(self._task)
+        name = run_name(run.spec, self._varying)
+        self._console.print(f"[dim]{number}/{self._total}[/] stored by another Paceline meanwhile: {escape(name)}")
 
     def _time_left(self) -> str:
         finished = self._total - self._left
@@ -244,6 +259,14 @@ class EventLines(Listener):
         fields = {"status": str(record.status), "reason": record.reason, "wall_seconds": record.wall_seconds}
         log = {} if record.ok else {"log": record.log_tail}
         self._write("ended", key=record.key, samples_per_second=rate, **fields, **log)
+
+    def waiting(self, owner: Owner) -> None:
+        """Writes whose turn it is."""
+        self._write("waiting", process=owner.pid, host=owner.host)
+
+    def made_elsewhere(self, run: PlannedRun, number: int) -> None:
+        """Writes that another tool made the run."""
+        self._write("made_elsewhere", number=number, repeat=run.repeat, key=run.spec.key())
 
     def _write(self, event: str, **fields: Any) -> None:
         try:

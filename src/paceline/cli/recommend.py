@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from paceline.analysis.batches.critical import CriticalBatch, critical_batch_of
+from paceline.analysis.rows import summarise
 from paceline.cli.options import ProgressForm, QuestionOptions, command_with, make_option
 from paceline.cli.predict import prediction_values
 from paceline.cli.progress import progress_listener
@@ -17,20 +19,22 @@ from paceline.cli.question import make_question, print_warnings
 from paceline.cli.shell.completion import objective_names
 from paceline.cli.terminal import AsJson, Db, errors, flag, output, plain_table, print_json
 from paceline.errors import SpecError
-from paceline.plan import DEFAULT_EPOCHS
+from paceline.plan import DEFAULT_EPOCHS, sample_count
 from paceline.predict.question import Question
 from paceline.recommend.answer import Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.checkpoints import Failures, SavingAdvice, advise_saving
 from paceline.recommend.configs import configs, write_config
+from paceline.recommend.learning_rate import scaled
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
 from paceline.recommend.scripts import emit as write_script
 from paceline.recommend.scripts import scripts
-from paceline.recommend.trials import QUICK, THOROUGH, check_measurable, try_best
+from paceline.recommend.trials import QUICK, THOROUGH, check_measurable, measure_noise, try_best
 from paceline.recommend.unexpected import explain_unexpected, was_unexpected
 from paceline.record import Record
+from paceline.runs.probe import probe
 from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategy
@@ -91,7 +95,7 @@ def recommend(options: RecommendOptions) -> None:
     _check(options, question)
     print_warnings(question, options.db)
     records = _stored_records(options.db)
-    answer = answer_to(question, options.objective, records, options.critical_batch)
+    answer = answer_to(question, options.objective, records, _critical_batch(options, question, records))
     if options.measure is not None:
         answer = _measured(answer, options)
     advice = advise_saving(answer, failures, records) if failures is not None else None
@@ -101,6 +105,15 @@ def recommend(options: RecommendOptions) -> None:
     _print(answer, errors() if options.emit else output(), advice)
     if options.emit:
         typer.echo(_script(answer) if options.emit == SCRIPT else _config(answer, options.emit), nl=False)
+
+
+def _critical_batch(
+    options: RecommendOptions, question: Question, records: Sequence[Record]
+) -> CriticalBatch | float | None:
+    """What the user says, else what stored runs tell, where the objective asks for it."""
+    if options.critical_batch is not None or options.objective != "time-to-accuracy":
+        return options.critical_batch
+    return critical_batch_of(question.base, summarise(records))
 
 
 def _measured(answer: Answer, options: RecommendOptions) -> Answer:
@@ -113,6 +126,10 @@ def _measured(answer: Answer, options: RecommendOptions) -> Answer:
     if options.progress == "bar":
         errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
     with Store.open(options.db) as store, listener as progress:
+        if answer.objective.name == "time-to-accuracy" and answer.critical_batch is None:
+            measure_noise(answer, store, progress)
+            critical = critical_batch_of(answer.question.base, summarise(store.records()))
+            answer = answer_to(answer.question, answer.objective.name, store.records(), critical)
         return try_best(answer, options.measure, store, progress, QUICK if options.quick else THOROUGH, options.fresh)
 
 
@@ -168,7 +185,18 @@ def _script(answer: Answer) -> str:
             f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
         )
     spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
+    if answer.objective.name == "time-to-accuracy":
+        spec = _with_its_learning_rate(spec)
     return write_script(spec, why=_why(answer, chosen))
+
+
+def _with_its_learning_rate(spec: RunSpec) -> RunSpec:
+    """The run with the learning rate of its batch, and a warm-up where scripts of its framework can have one."""
+    steps = max(1, sample_count(spec, probe) // spec.samples_per_step)
+    optimizer = scaled(spec.optimizer, spec.samples_per_step, steps, DEFAULT_EPOCHS)
+    if strategy(spec.strategy).framework != "torch":
+        optimizer = optimizer.model_copy(update={"warmup_steps": spec.optimizer.warmup_steps})
+    return spec.model_copy(update={"optimizer": optimizer})
 
 
 def _in_an_offered_precision(spec: RunSpec) -> RunSpec:

@@ -7,11 +7,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from paceline.analysis.rows import summarise
 from paceline.cli.options import command_with
 from paceline.cli.progress import plan_values, print_estimate, print_plan, progress_listener, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
-from paceline.cli.show import print_results
+from paceline.cli.show import print_results, summarise_stored
 from paceline.cli.terminal import errors, output, print_json
 from paceline.errors import UserError
 from paceline.estimate import estimate as estimate_plan
@@ -22,7 +21,7 @@ from paceline.plan import Plan
 from paceline.record import FINAL, Record
 from paceline.runs.fleets import Machines, open_machines
 from paceline.scale import FULL
-from paceline.store import Store
+from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
 from paceline.units import format_count
 
@@ -37,6 +36,7 @@ def run(options: RunOptions) -> None:
         return
     if options.as_json and not options.dry_run:
         raise UserError("--json prints a plan, and there is no --dry-run; for results as JSON, paceline show --json")
+    refuse_memory(options.db)
     options.set_environment()
     study, fleet = options.described_study(), parse_fleet(options.on)
     with reached(fleet) as machines:
@@ -57,12 +57,7 @@ def run_and_show(study: Study, options: TrainingOptions, machines: Machines) -> 
         with progress as listener:
             outcome = execute(plan, store, listener, machines)
         if not outcome.interrupted:
-            keys = set(plan.keys)
-            planned = [record for record in store.records() if record.key in keys]
-            _show(planned, options)
-            unwell = [record for record in planned if record.repeat < study.repeats and _failed(record)]
-            outcome.stored_failures = len(unwell) - outcome.failures
-            outcome.has_results = not keys or any(record.ok for record in planned)
+            _show(plan, study.repeats, store, options, outcome)
     return outcome
 
 
@@ -87,13 +82,25 @@ def _plan(study: Study, store: Store | None, options: TrainingOptions, machines:
     return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
 
 
-def _show(planned: list[Record], options: TrainingOptions) -> None:
-    rows = summarise(planned)
+def _show(plan: Plan, repeats: int, store: Store, options: TrainingOptions, outcome: Outcome) -> None:
+    failures = goods = 0
+
+    def counted() -> Iterator[list[Record]]:
+        nonlocal failures, goods
+        for records in store.configurations(keys=plan.keys):
+            failures += sum(record.repeat < repeats and _failed(record) for record in records)
+            goods += sum(record.ok for record in records)
+            yield records
+
+    summary, findings = summarise_stored(counted())
+    outcome.stored_failures = failures - outcome.failures
+    outcome.has_results = not plan.keys or goods > 0
+    rows = summary.rows()
     wanted = {
         "breakdown": options.breakdown, "checkpoints": any(row.checkpoint.checkpoint_bytes for row in rows),
         "membership": any(row.membership for row in rows),
     }  # fmt: skip
-    print_results(planned, rows, [name for name, is_wanted in wanted.items() if is_wanted])
+    print_results(rows, findings.gather(rows), [name for name, is_wanted in wanted.items() if is_wanted])
 
 
 def exit_unless_all_well(outcome: Outcome) -> None:

@@ -64,12 +64,20 @@ class TrainingOptions:
     local_batch: Annotated[str | None, _what("Samples per step and worker: weak scaling.", "N,...")] = None
     epochs: Annotated[int | None, _what("Passes over the data.", "N")] = None
     steps: Annotated[int | None, _what("Optimizer steps, instead of epochs.", "N")] = None
+    target_accuracy: Annotated[
+        float | None, _what("Train until the test set comes to it; looked for on the way.", "SHARE")
+    ] = None
+    target_loss: Annotated[float | None, _what("The same, with the loss on the test set.", "LOSS")] = None
     repeats: Annotated[int | None, _what("Runs of each configuration.", "N")] = None
     seed: Annotated[str | None, _what("Seed(s) of weights and order.", "N,...")] = None
-    optimizer: Annotated[list[str] | None, _how("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    optimizer: Annotated[list[str] | None, _how("Such as name=adamw, lr=0.01, schedule=cosine.", "NAME=VALUE")] = None
     accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
     recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
     clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None
+    noise_scale: Annotated[
+        bool,
+        typer.Option("--noise-scale", help="Measure how noisy gradients are: which batch pays.", rich_help_panel=_HOW),
+    ] = False
     batch_norm: Annotated[str | None, _how("Statistics of batch norms: local, synchronised.", "NAME,...")] = None
     dropout: Annotated[str | None, _how("Dropout drawn by-worker, by-sample.", "NAME,...")] = None
     precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...")] = None

@@ -42,7 +42,9 @@ class ScriptOptions:
     epochs: Annotated[int | None, make_option("Passes over the data.", "N")] = None
     steps: Annotated[int | None, make_option("Optimizer steps, instead of epochs.", "N")] = None
     seed: Annotated[int | None, make_option("Seed of weights and order.", "N")] = None
-    optimizer: Annotated[list[str] | None, make_option("Such as name=sgd or lr=0.01.", "NAME=VALUE")] = None
+    optimizer: Annotated[
+        list[str] | None, make_option("Such as name=adamw, lr=0.01, schedule=cosine.", "NAME=VALUE")
+    ] = None
     accumulation: Annotated[int | None, make_option("Passes of a step, over parts of its batch.", "N")] = None
     recompute: Annotated[str | None, make_option("Activations computed again: none, selective, full.", "NAME")] = None
     clip: Annotated[float | None, make_option("Scale gradients down to this global norm.", "NORM")] = None

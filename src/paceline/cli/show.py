@@ -1,6 +1,7 @@
 """`paceline show`: results as tables, JSON or CSV."""
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated
 
 import typer
@@ -8,15 +9,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
-from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
+from paceline.analysis.findings import GatheredFinding, RunFindings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
-from paceline.analysis.rows import Row, SummaryOptions, summarise
-from paceline.cli.detail_tables import TABLES
+from paceline.analysis.rows import Row, Summary, SummaryOptions
+from paceline.cli.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.options import make_option
-from paceline.cli.terminal import Db, StudyName, flag, output, plain_table, print_json
+from paceline.cli.tables.long_table import LongTable
+from paceline.cli.terminal import Db, StudyName, flag, output, print_json
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -57,10 +60,12 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
     options = checked_options(target, price)
     with Store.open_existing(db) as store:
-        records = store.records(study)
-    rows = summarise(records, include_oversubscribed=oversubscribed, options=options)
+        summary, run_findings = summarise_stored(store.configurations(study))
+        rows = summary.rows(oversubscribed, options)
+        findings = run_findings.gather(rows)
+        logged = [record for record in store.records(study) if record.log_tail] if logs else []
     if as_json:
-        print_json(json_values(records, rows))
+        print_json(json_values(rows, findings))
     elif as_csv:
         typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:
@@ -68,9 +73,8 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
                   "memory": memory, "convergence": convergence or target is not None,
                   "checkpoints": checkpoints or any(row.checkpoint.checkpoint_bytes for row in rows),
                   "membership": membership or any(row.membership for row in rows)}  # fmt: skip
-        print_results(records, rows, [name for name in TABLES if chosen[name]])
-        if logs:
-            _print_logs(records)
+        print_results(rows, findings, [name for name in TABLES if chosen[name]])
+        _print_logs(logged)
 
 
 def checked_options(target: float | None, price: float | None) -> SummaryOptions:
@@ -82,13 +86,31 @@ def checked_options(target: float | None, price: float | None) -> SummaryOptions
     return SummaryOptions(target, price)
 
 
-def print_results(records: Sequence[Record], rows: Sequence[Row], details: Sequence[str] = ()) -> None:
+def summarise_stored(configurations: Iterable[Sequence[Record]]) -> tuple[Summary, RunFindings]:
+    """The rows and the findings of records that are read one configuration at a time."""
+    summary, findings = Summary(), RunFindings()
+    # Nothing here refers to itself in a circle, and looking for that in all rows again and again takes a third longer.
+    gc.disable()
+    try:
+        for records in configurations:
+            findings.add(summary.add(records), records)
+    finally:
+        gc.enable()
+    return summary, findings
+
+
+def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], details: Sequence[str] = ()) -> None:
     """Prints a table per setting, the named tables of `TABLES`, what was not measured and why, and the findings."""
     console = output()
     if not rows:
         console.print("no runs yet: paceline run quick")
-    without_result = unmeasured_in_settings(rows, without={"link"})
-    settings = group_by_setting(rows, without={"link"})
+    searches = batch_searches(rows)
+    for search in searches:
+        print_search(search)
+    searched = {row.key for search in searches for row in search.rows}
+    others = [row for row in rows if row.key not in searched]
+    without_result = unmeasured_in_settings(others, without={"link"})
+    settings = group_by_setting(others, without={"link"})
     for title, group in settings.items():
         of_setting = [entry for entry in without_result if entry[-1] in ("", title)]
         if not of_setting and not any(row.measured for row in group):
@@ -100,12 +122,13 @@ def print_results(records: Sequence[Record], rows: Sequence[Row], details: Seque
             console.print(f"[yellow]{status}[/] {escape(name)}: {escape(reason)}")
         if sentence := headline(group):
             console.print(escape(sentence))
+        print_progress(group)
         for name in details:
             TABLES[name](group)
     titles = {"", *settings}
     _print_unmeasured([entry for entry in without_result if entry[-1] not in titles])
-    _print_verdicts(rows)
-    _print_findings(gather_findings(records, rows))
+    _print_verdicts(others)
+    _print_findings(findings)
 
 
 def _print_unmeasured(entries: Sequence[tuple[str, str, str, str]]) -> None:
@@ -145,19 +168,19 @@ WIDE_COLUMNS, MOST_METRICS = 100, 2
 Column = tuple[str, Callable[[Row], str]]
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[Row]) -> LongTable:
     varying = varying_fields(rows)
     names = [name for name in varying if name != LINK]
-    longest = max(len(series_name(row, names)) for row in rows if row.measured)
+    titles = [(series_name(row, names), row) for row in rows if row.measured]
+    longest = max(len(title) for title, _ in titles)
     quality = quality_columns([row for row in rows if row.measured])
     room = len(quality) if output().width >= WIDE_COLUMNS else MOST_METRICS
     counted = "steps" if any(row.counts_steps for row in rows) else "samples"
     columns = _columns(LINK in varying, counted, short=len(quality) > 1 and output().width < WIDE_COLUMNS)
     columns += [_quality(column) for column in quality[:room]]
-    table = plain_table("strategy", *(heading for heading, _ in columns), least_width=min(18, longest))
-    for row in rows:
-        if row.measured:
-            table.add_row(escape(series_name(row, names)), *(text(row) for _, text in columns))
+    table = LongTable("strategy", [heading for heading, _ in columns], least_width=min(18, longest))
+    for title, row in titles:
+        table.add_row(escape(title), *(text(row) for _, text in columns))
     return table
 
 

@@ -1,4 +1,4 @@
-"""What a process saves of a training and loads again: `runs/checkpoints.py` times it through this protocol alone."""
+"""What a process saves of a training and loads again: `runs/pauses/checkpoints.py` times it through this alone."""
 
 from pathlib import Path
 from typing import Protocol

@@ -167,6 +167,12 @@ class Context:
         samples = stream_length(spec) if self.train_samples is None else self.train_samples
         return BatchOrder(samples, spec.dataset_copies, spec.samples_per_step, spec.seed)
 
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of the whole run; the data are loaded only where their number decides it."""
+        spec = self.spec
+        return spec.steps if spec.steps is not None else (spec.epochs or 0) * self.order.steps_per_epoch
+
     @cached_property
     def model(self) -> Model:
         """What to train."""

@@ -20,6 +20,19 @@ class Evaluation:
     metric_sums: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class GradientSquares:
+    """Squared norms of gradients over a part of the batch and over all of it, of each step of an epoch.
+
+    Of several processes each has its own part, and all have the same whole.
+    """
+
+    small_batch: int
+    big_batch: int
+    small_squares: list[float]
+    big_squares: list[float]
+
+
 @dataclass
 class InputTimes:
     """What a process's batches cost that are read while it trains, counted up by what reads them; in nanoseconds."""
@@ -71,6 +84,14 @@ class Job(Protocol):
 
     def close(self) -> None:
         """Releases everything: destroys groups and closes connections."""
+
+
+@runtime_checkable
+class NoiseJob(Protocol):
+    """A job that measures the noise of its gradients."""
+
+    def gradient_squares(self) -> GradientSquares:
+        """What it measured in the steps of the epoch."""
 
 
 @runtime_checkable

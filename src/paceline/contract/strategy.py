@@ -50,7 +50,7 @@ def one_process_for_all_workers(spec: RunSpec) -> tuple[Role, ...]:
 def on_one_worker(strategy: str) -> Callable[[RunSpec], RunSpec]:
     """The reference run: the same run on one worker of the same framework."""
     alone = {"strategy": strategy, "workers": 1, "knobs": {}, "layout": None, "accumulation": 1, "recompute": "none",
-             "reduction": None, "offload": False}  # fmt: skip
+             "reduction": None, "offload": False, "noise_scale": False}  # fmt: skip
     return lambda spec: spec.model_copy(update=alone)
 
 
@@ -93,7 +93,7 @@ class Needs:
     precisions: tuple[Precision, ...] = ("fp32",)
     executions: tuple[Execution, ...] = ("eager",)
     # Fields of a run that it heeds and others refuse: `layout`, `accumulation`, `recompute`, `clip`, `reduction`,
-    # `offload`, `batch_norm`, `dropout`, `checkpoint_every`.
+    # `offload`, `noise_scale`, `batch_norm`, `dropout`, `checkpoint_every`.
     heeds: frozenset[str] = frozenset()
     # How data may come to it, and whether processes of its framework's loader can read batches ahead for it.
     reads: frozenset[SourceKind] = frozenset({"arrays"})

@@ -39,6 +39,8 @@ class UserModelFacts:
     batch_norms: tuple[str, ...] = ()
     draws: bool = False
     draws_by_sample: bool = False
+    # A digest of its names, shapes and settings and of the shapes of its data, part of the identity of its runs.
+    structure: str = ""
 
     def why_not_cut(self, function: str) -> str | None:
         """Why a strategy that cuts models by this function cannot cut this one, or None."""

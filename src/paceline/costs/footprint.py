@@ -246,7 +246,7 @@ def optimizer_bytes(settings: Optimizer, parameters: float, tensors: int, width:
     """Bytes of optimizer state, in the parameters' precision; Adam and Adagrad also keep a step counter per array."""
     counters = tensors * FLOAT_BYTES
     match settings.name:
-        case "adam":
+        case "adam" | "adamw":
             return 2 * parameters * width + counters
         case "adagrad":
             return parameters * width + counters

@@ -11,14 +11,15 @@ from paceline.spec import Optimizer, RunSpec
 
 
 def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
-    """State beside the parameters on one device: Adam also counts steps, in one number for all arrays."""
+    """State beside the parameters on one device: Adam and a schedule also count steps, in one number for all arrays."""
+    counter = FLOAT_BYTES if settings.scheduled else 0
     match settings.name:
-        case "adam":
-            return 2 * parameters * FLOAT_BYTES + FLOAT_BYTES
+        case "adam" | "adamw":
+            return 2 * parameters * FLOAT_BYTES + FLOAT_BYTES + counter
         case "adagrad":
-            return parameters * FLOAT_BYTES
+            return parameters * FLOAT_BYTES + counter
         case _:
-            return parameters * FLOAT_BYTES if settings.momentum else 0
+            return (parameters * FLOAT_BYTES if settings.momentum else 0) + counter
 
 
 def divided_dimension(shape: tuple[int, ...], ways: int, other_than: int | None = None) -> int | None:

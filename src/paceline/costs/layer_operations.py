@@ -236,5 +236,5 @@ def model_operations(
         layers.append(replace(recomputed(operations, recompute, layer), layer=layer.name))
         elements, trained = layer.output_elements, trained or layer.parameters > 0
     layers.append(loss_operations(samples * elements, Pass(1, precision)))
-    name = "momentum" if optimizer.name == "sgd" and optimizer.momentum else optimizer.name
+    name = optimizer.update_name
     return StepOperations(tuple(layers), () if name == "lbfgs" else (update(name, model.parameters),))

@@ -61,8 +61,9 @@ class Operation:
 
     @property
     def update_name(self) -> str:
-        """The optimizer's name for an update: `adam` of `_fused_adam_`."""
-        return self.plain_name.removesuffix("_").removeprefix("_fused_")
+        """The optimizer's name for an update: `adam` of `_fused_adam_`, and of AdamW, which moves as much."""
+        name = self.plain_name.removesuffix("_").removeprefix("_fused_")
+        return "adam" if name == "adamw" else name
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How parameters are cut over servers, in numbers alone: footprints and processes count with the same cut."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,6 +51,29 @@ class Cut:
             width = min(stripe, elements - start)
             edges = [start + width * server // servers for server in range(servers + 1)]
             yield from (Piece(n, edges[n], edges[n + 1]) for n in range(servers) if edges[n + 1] > edges[n])
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Elements in a row of the flat parameters that all belong to matrices, or all to arrays of one dimension."""
+
+    elements: int
+    of_matrices: bool
+
+
+def within(stretches: Sequence[Stretch], start: int, stop: int) -> list[Stretch]:
+    """The stretches of a range of elements, with neighbours of one kind as one."""
+    inside: list[Stretch] = []
+    begin = 0
+    for stretch in stretches:
+        end = begin + stretch.elements
+        shared = min(stop, end) - max(start, begin)
+        if shared > 0 and inside and inside[-1].of_matrices == stretch.of_matrices:
+            inside[-1] = replace(inside[-1], elements=inside[-1].elements + shared)
+        elif shared > 0:
+            inside.append(replace(stretch, elements=shared))
+        begin = end
+    return inside
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,19 @@ from paceline.costs.messages import Message
 from paceline.costs.recompute import activation_bytes, step_flops
 from paceline.spec import Optimizer, RunSpec
 
-# Keras optimizers count steps in one int64 and keep the learning rate in a variable.
-COUNTER_BYTES = 8 + FLOAT_BYTES
+# Keras optimizers count steps in one int64.
+COUNTER_BYTES = 8
+
+
+def counter_bytes(settings: Optimizer) -> int:
+    """The step counter, and the learning rate in a variable unless a schedule computes it."""
+    return COUNTER_BYTES + (0 if settings.scheduled else FLOAT_BYTES)
 
 
 def optimizer_bytes(settings: Optimizer, parameters: float) -> float:
     """Slots beside the parameters, the step counter and the learning rate; each replica has its own of all of them."""
-    slots = {"adam": 2, "adagrad": 1, "sgd": 1 if settings.momentum else 0}
-    return slots.get(settings.name, 0) * parameters * FLOAT_BYTES + COUNTER_BYTES
+    slots = {"adam": 2, "adagrad": 1, "momentum": 1}.get(settings.update_name, 0)
+    return slots * parameters * FLOAT_BYTES + counter_bytes(settings)
 
 
 def trainer(spec: RunSpec, model: ModelFacts, messages: tuple[Message, ...] = (), **fields: Any) -> RankFootprint:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from paceline.analysis.findings import finding_values
+from paceline.analysis.findings import finding_values, gather_findings
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.labels import run_names
 from paceline.analysis.rows import summarise
@@ -19,7 +19,7 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
     values = {
         "paceline": version("paceline"),
         "rows": flat_rows(rows),
-        "findings": finding_values(records, rows),
+        "findings": finding_values(gather_findings(records, rows)),
         "names": run_names(records),
         "records": [record.model_dump(mode="json", by_alias=True) for record in records],
     }

@@ -29,7 +29,7 @@ TEST_SHARE = 0.2
 # Of one image: channels, height and width.
 IMAGE_DIMENSIONS = 3
 # Data sets whose samples are sequences of tokens.
-SEQUENCES = ("tokens", "masked-tokens")
+SEQUENCES = ("tokens", "masked-tokens", "text")
 # As torchtitan, nanoGPT and llm-foundry's later recipes train.
 USUAL_EXECUTION: Execution = "compiled"
 # Tokens of a step by the model's parameters, at most: GPT-3's models of up to 0.8, 2.7 and 13 billion (Brown et al.,

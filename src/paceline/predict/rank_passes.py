@@ -255,9 +255,8 @@ class RankClock:
 
     @cached_property
     def _optimizer(self) -> str:
-        settings = self.compute.optimizer
-        names = {"sgd": "momentum" if settings.momentum else "sgd", "lbfgs": "sgd"}
-        return names.get(settings.name, settings.name)
+        name = self.compute.optimizer.update_name
+        return "sgd" if name == "lbfgs" else name
 
 
 def _longer(times: LayerTimes, device: float, host: float = 1.0) -> LayerTimes:

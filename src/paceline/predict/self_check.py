@@ -46,8 +46,9 @@ def _is_one_worker_of(record: Record, question: Question) -> bool:
     base, spec = question.base, record.spec
     chosen = strategies().get(spec.strategy)
     same = (spec.workload, spec.options, spec.precision, spec.device, spec.optimizer)
+    of_one_text = (spec.model and spec.model.digest) == (base.model and base.model.digest)
     return (
-        record.ok and spec.workers == 1 and spec.is_plain and chosen is not None
+        record.ok and of_one_text and spec.workers == 1 and spec.is_plain and chosen is not None
         and chosen.family == "single" and spec.cores_per_worker == 1 and spec.execution == "eager"
         and same == (base.workload, base.options, base.precision, base.device, base.optimizer)
     )  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+from paceline.analysis.batches.critical import CriticalBatch
 from paceline.analysis.verdicts.certainty import Certainty, certainty
 from paceline.predict.estimate import Estimate
 from paceline.predict.prediction import Prediction
@@ -72,15 +73,18 @@ class Answer:
     considered: int = 0
     pick: Candidate | None = None
     measured_runs: int = 0
-    critical_batch: float | None = None
+    critical_batch: CriticalBatch | None = None
     # What reading a sample took in earlier runs of the model, where its data are read while it trains.
     reading: Reading | None = None
 
 
 def recommend(
-    question: Question, goal: str = "throughput", records: Iterable[Record] = (), critical_batch: float | None = None
-) -> Answer:
+    question: Question, goal: str = "throughput", records: Iterable[Record] = (),
+    critical_batch: CriticalBatch | float | None = None,
+) -> Answer:  # fmt: skip
     """Predicts every candidate and ranks them; the best setting stands for its strategy and worker count."""
+    if isinstance(critical_batch, float | int):
+        critical_batch = CriticalBatch(critical_batch)
     records = list(records)
     reading = reading_of(question.base, records)
     answer = replace(_answer(question, goal, _evidence(records), critical_batch), reading=reading)
@@ -101,7 +105,7 @@ def recommend(
     )
 
 
-def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: float | None) -> Answer:
+def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: CriticalBatch | None) -> Answer:
     chosen = objective(goal)
     question = replace(question, workers=worker_counts(question.workers))
     candidates: list[Candidate] = []
@@ -259,7 +263,7 @@ def tie_of(answer: Answer, best: Candidate) -> float:
 
 
 def _candidate(
-    objective: Objective, prediction: Prediction, evidence: Evidence, critical_batch: float | None
+    objective: Objective, prediction: Prediction, evidence: Evidence, critical_batch: CriticalBatch | None
 ) -> Candidate:
     spec, value = prediction.spec, objective.of(prediction)
     chosen = strategy(spec.strategy)
@@ -269,7 +273,8 @@ def _candidate(
     if objective.name == "time-to-accuracy" and critical_batch:
         # 1 + batch / critical batch times as many samples (McCandlish et al., "An Empirical Model of Large-Batch
         # Training", 2018).
-        value = value.times(1 + spec.samples_per_step / critical_batch)
+        more, least, most = critical_batch.more_samples(spec.samples_per_step)
+        value = Estimate(value.value * more, value.low * least, value.high * most)
     runs = evidence.get(_identity(spec), [])
     return Candidate(
         prediction, value, caveat=caveat, records=tuple(number for number, _ in runs),

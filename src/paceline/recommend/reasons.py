@@ -15,6 +15,7 @@ from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
+from paceline.recommend.learning_rate import learning_rate_sentence
 from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
@@ -40,8 +41,8 @@ MOST_TRIED = 3
 BY_TIME = ("throughput", "time-to-accuracy")
 # How many epochs a batch needs, no prediction tells.
 WITHOUT_CRITICAL_BATCH = (
-    "the least time for an epoch, and no more than that: how many epochs a larger batch needs is not known without "
-    "--critical-batch"
+    "the least time for an epoch, and no more than that: how many epochs a larger batch needs is not known. No "
+    "accuracy is promised; paceline run batch-regimes or --measure would find it, --critical-batch says it"
 )
 
 
@@ -71,6 +72,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _utilisation(pick.prediction)
     sentences += _training(answer, pick.prediction)
     sentences += _batch(answer.question, pick)
+    sentences += _samples_needed(answer, pick)
     sentences += _ties(answer, pick)
     sentences += _parts(answer.question, pick.prediction)
     sentences += explain_reading(answer.reading, pick.prediction)
@@ -177,6 +179,22 @@ def _batch(question: Question, pick: Candidate) -> Iterator[str]:
             f"The batch is {format_about(tokens / 1e6)} million tokens, as models of this size are trained with "
             f"(GPT-3, Llama 2 and 3); --global-batch and --local-batch set another."
         )
+
+
+def _samples_needed(answer: Answer, pick: Candidate) -> Iterator[str]:
+    """For time to accuracy: how many samples the batch needs and by what that is known, and its learning rate."""
+    if answer.objective.name != "time-to-accuracy":
+        return
+    batch = pick.spec.samples_per_step
+    if answer.critical_batch is not None:
+        more, least, most = answer.critical_batch.more_samples(batch)
+        between = f" ({least:.2g} to {most:.2g})" if least != most else ""
+        yield (
+            f"A batch of {batch:,} needs {more:.2g} times{between} the least samples, which is counted in: the "
+            f"critical batch is {answer.critical_batch.text}."
+        )
+    if (rule := learning_rate_sentence(pick.spec.optimizer, batch)) is not None:
+        yield rule
 
 
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:

@@ -5,15 +5,19 @@ from dataclasses import dataclass, replace
 
 from paceline.errors import SpecError
 from paceline.execute import Listener, execute
-from paceline.plan import Plan, PlannedRun, complete
+from paceline.plan import Plan, PlannedRun, complete, refusal
 from paceline.predict.measured import MeasuredStep, measured_step
 from paceline.recommend.answer import Answer, Candidate, Measurement, with_measurements
 from paceline.record import Record
-from paceline.spec import RunSpec
+from paceline.runs.probe import probe
+from paceline.spec import BASELINE, DEFAULT_GLOBAL_BATCH, RunSpec
 from paceline.store import Store
+from paceline.systems import local_system
 
 STUDY = "recommend"
 STEPS_OF_AN_EPOCH = 8
+# The run that measures the noise of gradients: passes of its steps, and epochs.
+NOISE_PASSES, NOISE_EPOCHS = 4, 2
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,21 @@ def try_best(
         if steps:
             measured.append((candidate.spec, _measurement(candidate, answer, steps)))
     return with_measurements(answer, measured, len(runs))
+
+
+def measure_noise(answer: Answer, store: Store, listener: Listener) -> None:
+    """Measures the noise of gradients in a short run on one worker, where the model can be trained so."""
+    base = answer.question.base
+    batch = {"global_batch": DEFAULT_GLOBAL_BATCH, "local_batch": None, "accumulation": NOISE_PASSES}
+    length = {"epochs": NOISE_EPOCHS, "steps": None}
+    spec = complete(
+        base.model_copy(update={"strategy": BASELINE, "workers": 1, "noise_scale": True, **batch, **length})
+    )
+    done = (spec.key(), 0) in store.done(only_ok=True)
+    if done or refusal(spec, local_system(), probe) is not None:
+        return
+    if execute(Plan(STUDY, (PlannedRun(spec, 0),), (), 0, (spec.key(),)), store, listener).interrupted:
+        raise KeyboardInterrupt
 
 
 def _steps(records: Sequence[Record]) -> list[tuple[Record, MeasuredStep]]:

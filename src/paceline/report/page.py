@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
-from paceline.analysis.findings import gather_findings, json_values
+from paceline.analysis.batches.regimes import batch_searches, describe_search
+from paceline.analysis.explanation import progress
+from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import unmeasured_in_settings
 from paceline.analysis.reproduction import recipes
@@ -48,22 +50,24 @@ def render(records: Sequence[Record]) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    drawn = pictures(rows)
+    drawn, findings = pictures(rows), gather_findings(records, rows)
     moments = [record.started_at for record in records]
     return environment.from_string((folder / "page.html.j2").read_text()).render(
         style=(folder / "page.css").read_text(),
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
+        batches=[(search.title, describe_search(search)) for search in batch_searches(rows)],
+        progress=[sentence for row in rows for sentence in progress(row)],
         without_result=unmeasured_in_settings(rows),
         table=ranking(rows),
         changes=membership_changes(rows),
         figures=drawn,
         specs=script_data({picture.name: picture.spec for picture in drawn}),
-        findings=gather_findings(records, rows),
+        findings=findings,
         environment=_environment(records),
         recipes=[(recipe, download(recipe.text, "application/toml")) for recipe in recipes(records)],
-        downloads=_downloads(records, rows),
+        downloads=_downloads(rows, findings),
         shrunk=list(dict.fromkeys(row.spec.shrunk.text for row in rows if row.spec.shrunk)),
         studies=sorted({record.study for record in records}),
         runs=sum(record.ok for record in records),
@@ -72,8 +76,8 @@ def render(records: Sequence[Record]) -> str:
     )
 
 
-def _downloads(records: Sequence[Record], rows: Sequence[Row]) -> list[tuple[str, str]]:
-    values = json.dumps(json_values(records, rows), indent=2, allow_nan=False)
+def _downloads(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> list[tuple[str, str]]:
+    values = json.dumps(json_values(rows, findings), indent=2, allow_nan=False)
     return [
         ("paceline-results.csv", download(csv_text(flat_rows(rows)), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),

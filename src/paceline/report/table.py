@@ -26,6 +26,21 @@ _NUMBERS = (
     Column("spread", lambda row: row.spread, format_percent, "largest minus smallest repeat over the median"),
     Column("speed-up", lambda row: row.speedup, "{:.2f}x".format, "times the same run on one worker"),
     Column("efficiency", lambda row: row.efficiency, format_percent, "speed-up over workers, where each had its cores"),
+    Column(
+        "progress",
+        lambda row: row.progress_speedup,
+        "{:.2f}x".format,
+        "speed-up times what a sample of the larger batch is worth (goodput)",
+    ),
+    Column(
+        "noise scale",
+        lambda row: row.noise_scale,
+        "{:,.0f}".format,
+        "of gradients, in samples: much larger batches hardly help",
+    ),
+    Column(
+        "to target", lambda row: row.steps_to_target, "{:,.0f}".format, "steps until the test set came to the target"
+    ),
     Column("first epoch", lambda row: row.first_epoch_samples_per_second, format_rate, "samples/s of the first epoch"),
     Column("J/1,000", lambda row: row.expense.joules_per_1000_samples, format_rate, "joules per 1,000 samples"),
     Column("start-up", lambda row: row.startup_seconds, format_seconds, "until the end of the first step"),

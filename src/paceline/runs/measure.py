@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Protocol
 
-from paceline.contract.job import InputTimes, Job, LiveLoss, LoadingJob, Service
-from paceline.runs.checkpoints import Saver
+from paceline.contract.job import InputTimes, Job, LiveLoss, LoadingJob, NoiseJob, Service
 from paceline.runs.meters.memory import resident
+from paceline.runs.pauses.checkpoints import Saver
+from paceline.runs.pauses.looks import Looker
 from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, LossEvent, Measurements, StepEvent, TrainingEvent
 from paceline.spans import Span, SpanRecorder
 
@@ -22,15 +23,33 @@ TOLD_LOSSES = 50
 Reporter = Callable[[TrainingEvent], None]
 
 
+class Pause(Protocol):
+    """Something that is done between steps and is in no epoch's time."""
+
+    cpu_seconds: float
+    # Whether the run need not go on.
+    is_done: bool
+
+    def after_steps(self, count: int) -> int:
+        """Counts steps, does what is due after them, and gives the nanoseconds that this took."""
+
+
 def train(
-    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None
-) -> Measurements:
-    """The whole training of one process; the time of saving is in no epoch."""
-    epochs = [_epoch(job, epoch, steps, samples_per_step, report, saver) for epoch, steps in schedule]
+    job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None,
+    looker: Looker | None = None,
+) -> Measurements:  # fmt: skip
+    """The whole training of one process, up to the target where it looks for one and trains alone."""
+    epochs: list[EpochResult] = []
+    pauses = [pause for pause in (saver, looker) if pause is not None]
+    for epoch, steps in schedule:
+        epochs.append(_epoch(job, epoch, steps, samples_per_step, report, pauses))
+        if looker is not None and looker.is_done:
+            break
     # What a process holds is told before anything is loaded.
     memory, details, used = resident(), job.details(), usage()
     checkpoint = saver.finish() if saver is not None else None
-    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, **used)
+    looks = looker.looks if looker is not None else []
+    return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, looks=looks, **used)
 
 
 def serve(service: Service, recorder: SpanRecorder | None = None) -> Measurements:
@@ -82,13 +101,13 @@ def usage() -> dict[str, Any]:
 
 
 def _epoch(
-    job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, saver: Saver | None
+    job: Job, epoch: int, steps: int, samples_per_step: int, report: Reporter, pauses: Sequence[Pause]
 ) -> EpochResult:
     clock, stride, step = job.clock, job.stride, job.step
     times = job.input_times if isinstance(job, LoadingJob) else None
     read, waited = replace(times) if times is not None else InputTimes(), list[int]()
     job.align()
-    cpu_started, saving_cpu_seconds, paused = process_time(), saver.cpu_seconds if saver is not None else 0.0, 0
+    cpu_started, paused_cpu_seconds, paused = process_time(), sum(pause.cpu_seconds for pause in pauses), 0
     stamps = [clock()]
     job.start_epoch(epoch)
     next_report = stamps[0] + REPORT_NANOSECONDS
@@ -104,24 +123,27 @@ def _epoch(
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
             report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate, loss=latest_loss()))
             next_report = now + REPORT_NANOSECONDS
-        if saver is not None:
-            paused += saver.after_steps(count)
+        for pause in pauses:
+            paused += pause.after_steps(count)
+        if any(pause.is_done for pause in pauses):
+            break
     job.wait()
     ended = clock() - paused
     cpu_seconds, memory = process_time() - cpu_started, resident()
-    if saver is not None:
-        cpu_seconds -= saver.cpu_seconds - saving_cpu_seconds
+    cpu_seconds -= sum(pause.cpu_seconds for pause in pauses) - paused_cpu_seconds
+    gradients = job.gradient_squares() if isinstance(job, NoiseJob) else None
     losses, evaluation_started = job.losses(), perf_counter()
     evaluation = job.evaluate()
     result = EpochResult(
         epoch=epoch, stamps=stamps, ended=ended, cpu_seconds=cpu_seconds, losses=losses, evaluation=evaluation,
-        resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
+        gradients=gradients, resident=memory, evaluation_seconds=perf_counter() - evaluation_started, paused=paused,
         input=None if times is None else _input_of(read, times, waited),
     )  # fmt: skip
-    rate = steps * samples_per_step * 1e9 / max(1, ended - stamps[0])
+    steps_made = min(steps, (len(stamps) - 1) * stride)
+    rate = steps_made * samples_per_step * 1e9 / max(1, ended - stamps[0])
     if losses:
-        report(LossEvent(epoch=epoch, steps=steps, losses=evenly_spaced(losses, TOLD_LOSSES)))
-    report(EpochEvent(epoch=epoch, steps=steps, samples_per_second=rate))
+        report(LossEvent(epoch=epoch, steps=steps_made, losses=evenly_spaced(losses, TOLD_LOSSES)))
+    report(EpochEvent(epoch=epoch, steps=steps_made, samples_per_second=rate))
     return result
 
 

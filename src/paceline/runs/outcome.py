@@ -10,12 +10,15 @@ from typing import Any
 
 from paceline.breakdown import break_down
 from paceline.contract.context import Process
-from paceline.contract.job import Evaluation
+from paceline.contract.job import Evaluation, GradientSquares
+from paceline.costs.noise_scale import noise_interval, noise_scale
 from paceline.plan import PlannedRun
 from paceline.record import (
     Energy,
     Epoch,
     Finding,
+    GradientNoise,
+    Look,
     Memory,
     Rank,
     Record,
@@ -163,6 +166,7 @@ def _measured_fields(
             for (process, result), read in zip(ranks, loading, strict=True)
         ),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
+        "looks": _looks(results),
         "step_seconds": steps,
         "input_seconds": waits,
         "findings": [
@@ -265,6 +269,34 @@ def _epoch(views: list[EpochResult], spec: RunSpec, number: int) -> Epoch:
         train_loss=_finite(sum(losses) / len(losses)) if losses else None,
         **evaluated([view.evaluation for view in views if view.evaluation]),
         evaluation_seconds=max(view.evaluation_seconds for view in views),
+        noise=_noise([view.gradients for view in views if view.gradients is not None]),
+    )
+
+
+def _noise(views: list[GradientSquares]) -> GradientNoise | None:
+    """The noise of an epoch's gradients: parts are averaged over ranks, the whole is the same on each."""
+    if not views or not views[0].big_squares:
+        return None
+    small, big = views[0].small_batch, views[0].big_batch
+    small_squares = [sum(parts) / len(parts) for parts in zip(*(view.small_squares for view in views), strict=True)]
+    means = sum(small_squares) / len(small_squares), sum(views[0].big_squares) / len(small_squares)
+    low, high = noise_interval(small, big, small_squares, views[0].big_squares)
+    return GradientNoise(
+        small_batch=small, big_batch=big, small_square=means[0], big_square=means[1], steps=len(small_squares),
+        scale=noise_scale(small, big, *means), low=low, high=high,
+    )  # fmt: skip
+
+
+def _looks(results: list[RankResult]) -> tuple[Look, ...]:
+    """What all ranks together found after each step at which they looked."""
+    by_step: dict[int, list[Evaluation]] = {}
+    for result in results:
+        for look in result.measured.looks:
+            by_step.setdefault(look.step, []).extend([look.evaluation] if look.evaluation is not None else [])
+    values = {step: evaluated(tests) for step, tests in sorted(by_step.items()) if tests}
+    return tuple(
+        Look(step=step, test_loss=value["test_loss"], test_accuracy=value["test_accuracy"])
+        for step, value in values.items()
     )
 
 

@@ -1,17 +1,22 @@
 """Tries the user's model before any run: whether it loads, whether it takes the data, how large it is.
 
 Done once per model in a process of its own, so that the tool itself never imports a framework and a model that
-crashes takes nothing with it. `python -m paceline.runs.probe` is that process: a run's spec in, facts or a complaint
-out, as JSON.
+crashes takes nothing with it. `python -m paceline.runs.probe ANSWER` is that process: a run's spec in, facts or a
+complaint out, as JSON in the file ANSWER.
 """
 
+import contextlib
+import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,10 +24,11 @@ from pydantic import ValidationError
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data.sources import StreamSource
+from paceline.data.tree import named_leaves
 from paceline.errors import ModelError, UserError
-from paceline.runs.processes import die_with
+from paceline.runs.processes import die_with, read_answer, write_answer
 from paceline.runs.wire import ProbeReply
-from paceline.spec import RunSpec
+from paceline.spec import KEY_LENGTH, RunSpec
 from paceline.workloads.user_model import build_user_model
 
 PATIENCE_SECONDS = 300.0
@@ -33,7 +39,8 @@ _facts_by_model: dict[str, UserModelFacts] = {}
 def probe(spec: RunSpec) -> UserModelFacts:
     """Facts about the run's model; raises `ModelError` with what is wrong and where."""
     fields = ("model", "dataset", "input_shape", "classes", "train_samples", "seed", "memory_format")
-    identity = json.dumps(spec.model_dump(mode="json", include=set(fields)), sort_keys=True)
+    # What the probe itself found out is no part of its question.
+    identity = json.dumps(spec.without_structure().model_dump(mode="json", include=set(fields)), sort_keys=True)
     if identity not in _facts_by_model:
         _facts_by_model[identity] = _probe_in_new_process(spec)
     return _facts_by_model[identity]
@@ -41,36 +48,55 @@ def probe(spec: RunSpec) -> UserModelFacts:
 
 def _probe_in_new_process(spec: RunSpec) -> UserModelFacts:
     assert spec.model is not None
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-P", "-m", "paceline.runs.probe"],
-            input=f"{os.getpid()}\n{spec.model_dump_json()}".encode(),
-            capture_output=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
+    with tempfile.TemporaryDirectory(prefix="paceline-probe-") as folder:
+        code, reply, last_line = _ask(spec, Path(folder))
+    if reply is None:
+        if code < 0 and _builds_otherwise(spec):
+            raise ModelError(
+                f"{spec.model.label} makes its framework crash (signal {-code}) when images are "
+                f"channels-last, and not otherwise; use memory_format contiguous (--memory-format of paceline run)"
+            )
+        last_words = f": {last_line}" if last_line else ""
+        raise ModelError(
+            f"{spec.model.label} ended its process (exit code {code}){last_words}; "
+            f"try it by itself: python {spec.model.path.name}"
         )
+    if reply.facts is None:
+        raise ModelError(str(reply.error))
+    return reply.facts
+
+
+def _ask(spec: RunSpec, folder: Path) -> tuple[int, ProbeReply | None, str]:
+    """The exit code of the process, its reply, and the last line that it wrote to standard error.
+
+    Only the process itself is waited for. What it started is ended with it.
+    """
+    assert spec.model is not None
+    answer = folder / "answer"
+    with (folder / "output").open("wb") as output, (folder / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "paceline.runs.probe", str(answer)],
+            stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True,
+        )  # fmt: skip
+    try:
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as question:
+            question.write(f"{os.getpid()}\n{spec.model_dump_json()}".encode())
+        code = process.wait(PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
         raise ModelError(
             f"{spec.model.label} did not build within {PATIENCE_SECONDS:g} s; make it build faster"
         ) from None
-    last = answer.stdout.decode(errors="replace").rstrip().rpartition("\n")[2]
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    text = read_answer(answer)
     try:
-        reply = ProbeReply.model_validate_json(last)
+        reply = None if text is None else ProbeReply.model_validate_json(text)
     except ValidationError:
-        if answer.returncode < 0 and _builds_otherwise(spec):
-            raise ModelError(
-                f"{spec.model.label} makes its framework crash (signal {-answer.returncode}) when images are "
-                f"channels-last, and not otherwise; use memory_format contiguous (--memory-format of paceline run)"
-            ) from None
-        tail = answer.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        last_words = f": {tail}" if tail else ""
-        raise ModelError(
-            f"{spec.model.label} ended its process (exit code {answer.returncode}){last_words}; "
-            f"try it by itself: python {spec.model.path.name}"
-        ) from None
-    if reply.facts is None:
-        raise ModelError(str(reply.error))
-    return reply.facts
+        reply = None
+    return code, reply, (folder / "errors").read_text(errors="replace").strip().rpartition("\n")[2]
 
 
 def _builds_otherwise(spec: RunSpec) -> bool:
@@ -101,7 +127,9 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
             facts: UserModelFacts = inspect(context, built)
             assert facts.framework == framework
-            return replace(facts, train_samples=context.train_samples, **_source_facts(context))
+            describe = import_module(f"paceline.frameworks.{module}").describe_structure
+            structure = _digest([describe(built), describe_data(context)])
+            return replace(facts, train_samples=context.train_samples, structure=structure, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
     raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
@@ -133,11 +161,23 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
 }
 
 
+def describe_data(context: Context) -> list[str]:
+    """Shapes and types of what the model trains on; what is random in it is not the same twice."""
+    data = context.data
+    trees = (data.train_inputs, data.train_targets, data.test_inputs, data.test_targets)
+    arrays = [(name, array) for tree in trees for name, array in named_leaves(tree)]
+    return [f"{name} {array.dtype} {array.shape}" for name, array in arrays]
+
+
+def _digest(parts: list[list[str]]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:KEY_LENGTH]
+
+
 if __name__ == "__main__":
     try:
         die_with(int(sys.stdin.readline()))
         reply = ProbeReply(facts=build_and_inspect(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
         reply = ProbeReply(error=str(complaint))
-    print("\n" + reply.model_dump_json(), flush=True)  # noqa: T201 - this is how the answer travels
+    write_answer(Path(sys.argv[1]), reply.model_dump_json().encode())
     os._exit(0)

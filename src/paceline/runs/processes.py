@@ -1,7 +1,8 @@
-"""What the kernel tells of processes, how they end together, and the port that the processes of a run meet on."""
+"""What the kernel tells of processes, how they end together and answer, and the port that those of a run meet on."""
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ CODE_OK, CODE_FAILED = 0, 1
 PR_SET_PDEATHSIG = 1  # prctl(2)
 # Of `stat_fields`: time in user mode and in the kernel, the process's own and that of its ended children.
 TICKS = slice(11, 15)
+DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 def is_alive(pid: int) -> bool:
@@ -70,3 +72,24 @@ def held_port(address: str) -> Iterator[socket.socket]:
         listener.bind((address, 0))
         listener.listen()
         yield listener
+
+
+def write_answer(path: Path, answer: bytes) -> None:
+    """Writes what a process that ran a user's code answers, with its digest; the name appears when all of it is there.
+
+    Standard output and inherited descriptors are the user's, who may write to them, close them, or leave processes
+    behind that hold them open. A file of its own depends on none of that.
+    """
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(hashlib.sha256(answer).digest() + answer)
+    unfinished.rename(path)
+
+
+def read_answer(path: Path) -> bytes | None:
+    """The answer; None where there is none, or not the one that was written."""
+    try:
+        frame = path.read_bytes()
+    except OSError:
+        return None
+    digest, answer = frame[:DIGEST_BYTES], frame[DIGEST_BYTES:]
+    return answer if hashlib.sha256(answer).digest() == digest else None

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from paceline.contract.context import Process
-from paceline.contract.job import Evaluation
+from paceline.contract.job import Evaluation, GradientSquares
 from paceline.contract.trace import Trace
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.link import NetworkLink
@@ -137,6 +137,8 @@ class EpochResult(Message):
     cpu_seconds: float
     losses: list[float] | None
     evaluation: Evaluation | None
+    # None where the run does not ask for the noise of its gradients.
+    gradients: GradientSquares | None = None
     # When the steps were done, before evaluation.
     resident: Resident | None = None
     # By wall clock, whatever clock the job keeps.
@@ -147,6 +149,13 @@ class EpochResult(Message):
     samples: int | None = None
     # None where all data lie on the device.
     input: EpochInput | None = None
+
+
+class LookResult(Message):
+    """What one process found on its part of the test set after a step of the run."""
+
+    step: int
+    evaluation: Evaluation | None
 
 
 class Measurements(Message):
@@ -163,6 +172,8 @@ class Measurements(Message):
     serving_cpu_seconds: float | None = None
     # What a process of an instrumented run did when.
     spans: list[Span] = []
+    # Of a run that looks for a target on its way.
+    looks: list[LookResult] = []
     # None where nothing was saved, or other processes saved it.
     checkpoint: RankCheckpoint | None = None
 

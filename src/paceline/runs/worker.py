@@ -21,7 +21,6 @@ _STARTED = perf_counter_ns()
 from paceline.contract.context import FINISHED, Context, Process, Rendezvous  # noqa: E402
 from paceline.contract.job import Job, Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
-from paceline.runs.checkpoints import Saver  # noqa: E402
 from paceline.runs.devices import pin  # noqa: E402
 from paceline.runs.elastic.progress import ProgressNotes, first_step  # noqa: E402
 from paceline.runs.elastic.training import train_open  # noqa: E402
@@ -30,6 +29,8 @@ from paceline.runs.links.namespaces import enter  # noqa: E402
 from paceline.runs.loading import SOURCE  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
+from paceline.runs.pauses.checkpoints import Saver  # noqa: E402
+from paceline.runs.pauses.looks import Looker  # noqa: E402
 from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
 from paceline.runs.scripts.process import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
@@ -118,7 +119,7 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         first = first_step(start.folder, start.rank)
         measured = train_open(job, orders.schedule, first, ProgressNotes(start.folder, start.rank))
     else:
-        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders))
+        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders), _looker(job, context))
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
     if context.source_kind is not None:
@@ -148,6 +149,11 @@ def _saver(job: Job, orders: WorkerOrders) -> Saver | None:
         return None
     assert orders.checkpoints is not None
     return Saver(job, orders.spec.checkpoint_every, orders.checkpoints)
+
+
+def _looker(job: Job, context: Context) -> Looker | None:
+    alone = context.process.world == 1
+    return Looker(job, context.spec, alone) if context.spec.has_target else None
 
 
 def _keep_weights(context: Context, weights: dict[str, Any], folder: RunFolder) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from paceline.errors import StoreError, UserError
 from paceline.figures.printable import printable
-from paceline.store import BUSY_SECONDS, Store
+from paceline.store import Store
+from paceline.store.schema import BUSY_SECONDS
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS tags (key TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (key, tag)) STRICT",

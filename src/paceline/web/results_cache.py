@@ -1,18 +1,22 @@
 """The results file as the pages see it: read again only when it changed, and filtered."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from urllib.parse import urlencode
 
-from paceline.analysis.rows import Row, summarise
+from paceline.analysis.rows import Row, Summary
 from paceline.record import Record
 from paceline.store import Store
 from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.
 FILTER_NAMES = ("study", "workload", "strategy", "workers", "tag")
+
+# Choices of filters whose rows are kept: a page and its figures, in a few tabs.
+MOST_QUERIES = 16
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,45 @@ class Filters:
         return "?" + urlencode(pairs) if pairs else ""
 
 
+@dataclass
+class _Summarised:
+    """The rows of one choice of filters, and of which records each configuration was when they were made."""
+
+    summary: Summary = field(default_factory=Summary)
+    numbers: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+
+    def update(self, records: Iterable[Record]) -> list[Row]:
+        """The rows of these records: only configurations that changed since the last time are summarised anew."""
+        groups: dict[str, list[Record]] = {}
+        for record in records:
+            groups.setdefault(record.key, []).append(record)
+        if not groups.keys() >= self.numbers.keys():
+            self.summary, self.numbers = Summary(), {}
+        for key, group in groups.items():
+            numbers = tuple(record.id for record in group)
+            if self.numbers.get(key) != numbers:
+                self.summary.add(group)
+                self.numbers[key] = numbers
+        return self.summary.rows()
+
+
+@dataclass(frozen=True)
+class _Summaries:
+    """What was summarised for the last few choices of filters; snapshots hand it on."""
+
+    by_query: OrderedDict[str, _Summarised] = field(default_factory=OrderedDict)
+    lock: Lock = field(default_factory=Lock)
+
+    def rows(self, query: str, records: Iterable[Record]) -> list[Row]:
+        """The rows of the records that pass the filters of a query."""
+        with self.lock:
+            summarised = self.by_query.setdefault(query, _Summarised())
+            self.by_query.move_to_end(query)
+            while len(self.by_query) > MOST_QUERIES:
+                self.by_query.popitem(last=False)
+            return summarised.update(records)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What the results file held at one moment."""
@@ -49,8 +92,9 @@ class Snapshot:
     records: tuple[Record, ...] = ()
     members: Mapping[str, set[str]] = field(default_factory=dict)
     annotations: Mapping[str, Annotation] = field(default_factory=dict)
+    _summaries: _Summaries = field(default_factory=_Summaries, repr=False, compare=False)
     # Rows by filters: a page and its figures ask for the same ones.
-    _rows: dict[str, list[Row]] = field(default_factory=dict, repr=False, compare=False)
+    _rows: OrderedDict[str, list[Row]] = field(default_factory=OrderedDict, repr=False, compare=False)
 
     def select(self, filters: Filters) -> list[Record]:
         """The records that pass the filters."""
@@ -59,7 +103,7 @@ class Snapshot:
         return [
             record
             for record in self.records
-            if (record.key in keys or "study" not in filters.values)
+            if ("study" not in filters.values or record.key in keys)
             and filters.matches("workload", record.spec.workload)
             and filters.matches("strategy", record.spec.strategy)
             and filters.matches("workers", str(record.spec.workers))
@@ -72,9 +116,12 @@ class Snapshot:
 
     def rows(self, filters: Filters) -> list[Row]:
         """The rows of the records that pass the filters, one per configuration."""
-        if filters.query not in self._rows:
-            self._rows[filters.query] = summarise(self.select(filters))
-        return self._rows[filters.query]
+        rows = self._rows.get(filters.query)
+        if rows is None:
+            rows = self._rows[filters.query] = self._summaries.rows(filters.query, self.select(filters))
+            while len(self._rows) > MOST_QUERIES:
+                self._rows.popitem(last=False)
+        return rows
 
     def filter_values(self) -> dict[str, list[str]]:
         """The values that each filter can have."""
@@ -106,6 +153,10 @@ class ResultsCache:
     def __init__(self, db: Path) -> None:
         self.db = db
         self._snapshot = Snapshot("")
+        # Records by number of the file that was read last, which is known by its place on the disk.
+        self._records: dict[int | None, Record] = {}
+        self._summaries = _Summaries()
+        self._file = 0
         self._lock = Lock()
 
     def version(self) -> str:
@@ -121,10 +172,20 @@ class ResultsCache:
             return self._snapshot
 
     def _read(self, version: str) -> Snapshot:
+        """What the file has now; of records that were read before only the numbers are looked up again."""
         if not self.db.is_file() or not self.db.stat().st_size:
             return Snapshot(version)
+        file = self.db.stat().st_ino
+        if file != self._file:
+            self._records, self._summaries, self._file = {}, _Summaries(), file
         with Store.open_existing(self.db) as store:
-            return Snapshot(version, tuple(store.records()), store.members(), read_annotations(self.db))
+            numbers = [number for number, _ in store.numbers()]
+            new = {record.id: record for record in store.read(n for n in numbers if n not in self._records)}
+            known = self._records | new
+            self._records = {number: known[number] for number in numbers if number in known}
+            return Snapshot(
+                version, tuple(self._records.values()), store.members(), read_annotations(self.db), self._summaries
+            )
 
 
 def _stamp(path: Path) -> str:

@@ -36,7 +36,7 @@ WORKLOAD = Workload(
         "size": "124m", "depth": AS_USUAL, "width": AS_USUAL, "heads": AS_USUAL, "sequence": 1024, "vocabulary": 50257,
         "tied": True,
     },
-    datasets=("tokens",),
+    datasets=("tokens", "text"),
     settle=sized("gpt", SIZES, head=HEAD),
     sample=token_sample,
 )  # fmt: skip

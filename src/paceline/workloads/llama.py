@@ -64,7 +64,7 @@ WORKLOAD = Workload(
         "size": "tiny", "depth": AS_USUAL, "width": AS_USUAL, "heads": AS_USUAL, "kv_heads": AS_USUAL,
         "hidden": AS_USUAL, "sequence": AS_USUAL, "vocabulary": AS_USUAL, "tied": "auto",
     },
-    datasets=("tokens",),
+    datasets=("tokens", "text"),
     settle=settle,
     sample=token_sample,
 )  # fmt: skip

@@ -41,7 +41,7 @@ WORKLOAD = Workload(
         "size": "tiny", "depth": AS_USUAL, "width": AS_USUAL, "heads": AS_USUAL, "kv_heads": AS_USUAL,
         "hidden": AS_USUAL, "sequence": AS_USUAL, "vocabulary": AS_USUAL, "experts": 8, "chosen": 2,
     },
-    datasets=("tokens",),
+    datasets=("tokens", "text"),
     frameworks=("torch", "jax"),
     settle=sized("mixtral", SIZES),
     sample=token_sample,

@@ -37,7 +37,7 @@ WORKLOAD = Workload(
     dataset="tokens",
     layers=layers,
     options={"depth": 4, "width": 128, "heads": 4, "sequence": AS_USUAL, "vocabulary": AS_USUAL},
-    datasets=("tokens",),
+    datasets=("tokens", "text"),
     assume=assume,
     sample=sample,
 )

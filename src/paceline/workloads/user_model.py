@@ -7,7 +7,7 @@ data()                       optional: train inputs, train targets, test inputs,
 collate(samples)             optional: a batch of samples of such a source
 loss(outputs, targets)       optional: a scalar; if absent, the loss in the model's outputs, or cross-entropy
 metric(outputs, targets)     optional: a number, or numbers by name in a dict, each the mean over the samples given
-optimizer(parameters)        optional: the optimizer; the run's settings if absent
+optimizer(parameters)        optional: the optimizer, or in PyTorch (optimizer, scheduler); the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
 A class of LightningModules in place of `build` brings all of that itself (`lightning_module.py`).

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.analysis.convergence import default_target, staleness
+from paceline.analysis.convergence import default_target, run_outcome, staleness
 from paceline.analysis.rows import SummaryOptions, summarise
 from paceline.record import Rank
 
@@ -45,8 +45,8 @@ def test_a_target_that_a_repeat_missed_has_no_time_but_a_count(trained):
 def test_the_default_target_is_near_what_synchronous_runs_come_to(trained):
     records = [trained(0.1, final) for final in (0.6, 0.8, 0.9)]
     stray = trained(0.1, 0.2, strategy="torch-downpour")
-    assert default_target([*records, stray]) == 0.76
-    assert default_target([stray]) == 0.19
+    assert default_target(map(run_outcome, [*records, stray])) == 0.76
+    assert default_target([run_outcome(stray)]) == 0.19
     assert default_target([]) is None
 
 

@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from paceline.analysis.findings import gather_findings
 from paceline.analysis.rows import summarise
 from paceline.cli import show
 from paceline.cli.show import checked_options, print_results
@@ -31,7 +32,8 @@ def printed(monkeypatch):
     def text_of(records):
         console = Console(width=80, file=io.StringIO())
         monkeypatch.setattr(show, "output", lambda: console)
-        print_results(records, summarise(records))
+        rows = summarise(records)
+        print_results(rows, gather_findings(records, rows))
         return console.file.getvalue()
 
     return text_of

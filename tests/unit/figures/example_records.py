@@ -1,10 +1,24 @@
 """Synthetic records of the built-in studies, from a simple cost model, so that figures have something to show."""
 
+import math
 from collections.abc import Iterable
 
 from paceline.breakdown import RankBreakdown
 from paceline.plan import complete
-from paceline.record import Energy, Epoch, Finding, MemberChange, Memory, Progress, Rank, Record, Startup, Status
+from paceline.record import (
+    Energy,
+    Epoch,
+    Finding,
+    GradientNoise,
+    Look,
+    MemberChange,
+    Memory,
+    Progress,
+    Rank,
+    Record,
+    Startup,
+    Status,
+)  # fmt: skip
 from paceline.scale import shrink
 from paceline.spec import RunSpec
 from paceline.study import Study
@@ -41,7 +55,7 @@ def record(spec: RunSpec, repeat: int = 0, study: str = "example") -> Record:
         findings=(OVERSUBSCRIBED,) if spec.workers > CORES else (),
         energy=Energy(source="estimated", watts_per_core=6.75), parameters=402_442,
         breakdown=tuple(_breakdown(place, spec, step) for place in range(spec.workers)) if spec.instrumented else (),
-        **_members(spec, step),
+        **_members(spec, step), **_looks(spec, step),
         environment={"python": "3.11.7", "cores": [0, 1], "frameworks": {"torch": "2.13.0"}, "cpu": "a processor"},
     )  # fmt: skip
 
@@ -62,6 +76,26 @@ def _members(spec: RunSpec, step: float) -> dict[str, object]:
     return {"changes": tuple(changes), "progress": tuple(progress)}
 
 
+def _looks(spec: RunSpec, step: float) -> dict[str, object]:
+    """A target that is reached after the steps of a curve with critical batch 100, soonest at a rate of 0.05."""
+    if not spec.has_target:
+        return {"steady_step_seconds": step}
+    reached = round(40 * (1 + 100 / spec.samples_per_step) * (1 + abs(math.log2(spec.optimizer.lr / 0.05)) / 4))
+    looks = (Look(step=1, test_accuracy=0.1), Look(step=reached, test_accuracy=0.99))
+    return {"steady_step_seconds": step, "looks": looks if reached <= (spec.steps or 0) else looks[:1]}
+
+
+def _noise(number: int, steps: int, spec: RunSpec) -> GradientNoise | None:
+    """A noise scale that doubles with each epoch."""
+    if not spec.noise_scale:
+        return None
+    scale = 20.0 * 2**number
+    return GradientNoise(
+        small_batch=spec.samples_per_step // 2, big_batch=spec.samples_per_step, small_square=2.0, big_square=1.0,
+        steps=steps, scale=scale, low=scale / 1.5, high=scale * 1.5,
+    )  # fmt: skip
+
+
 def _epoch(number: int, steps: int, step: float, spec: RunSpec) -> Epoch:
     seconds = steps * step + (0.5 if number == 1 else 0.0)
     learned = 1 - 0.6 * 0.75 ** (number * min(1.0, steps / 4))
@@ -69,6 +103,7 @@ def _epoch(number: int, steps: int, step: float, spec: RunSpec) -> Epoch:
         number=number, seconds=seconds, steps=steps, samples=steps * spec.samples_per_step,
         cpu_seconds=seconds * min(spec.workers, CORES), train_loss=2.3 * (1.02 - learned), test_loss=1.0,
         test_accuracy=0.97 * learned, evaluation_seconds=0.1, joules=6.75 * seconds * min(spec.workers, CORES),
+        noise=_noise(number, steps, spec),
     )  # fmt: skip
 
 

@@ -28,6 +28,9 @@ WHAT_APPLIES = {
     "data-size": ALWAYS | {"data-seconds", "data-size"},
     "quick": ALWAYS | {"breakdown"},
     "links": ALWAYS | {"links"},
+    # Most of its runs have one epoch, and are of different lengths.
+    "batch-regimes": (ALWAYS | BY_BATCH | {"batch-regimes", "time-to-target", "noise-scale", "learning"})
+    - {"first-epoch", "batch-size"},
     # All its runs have as many workers.
     "elastic": {"ranking", "energy", "memory", "losses", "membership"},
 }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.analysis.batches.critical import CriticalBatch
 from paceline.errors import SpecError
 from paceline.execute import Listener
 from paceline.predict.question import Question
@@ -106,6 +107,21 @@ def test_time_to_accuracy_promises_no_accuracy_without_a_critical_batch() -> Non
     plain = explain(recommend(asked, "time-to-accuracy"))[0]
     assert "least time for an epoch, and no more than that" in plain and "--critical-batch" in plain
     assert "until the model is good enough" in explain(recommend(asked, "time-to-accuracy", critical_batch=64))[0]
+
+
+def test_what_is_known_of_the_critical_batch_is_said_and_its_interval_is_counted_in() -> None:
+    asked = question(**LARGE, global_batches=(512,), workers=(8,), strategies=("torch-ddp",))
+    known = recommend(asked, "time-to-accuracy", critical_batch=CriticalBatch(256, 128, 512, "from 9 stored runs"))
+    plain = recommend(asked, "time-to-accuracy")
+    assert known.pick is not None and plain.pick is not None
+    assert known.pick.value.value == pytest.approx(3 * plain.pick.value.value)
+    assert known.pick.value.low == pytest.approx(2 * plain.pick.value.low)
+    assert known.pick.value.high == pytest.approx(5 * plain.pick.value.high)
+    said = " ".join(explain(known))
+    assert "A batch of 512 needs 3 times (2 to 5) the least samples" in said
+    assert "about 256 samples (90 %: 128 to 512), from 9 stored runs" in said
+    assert "Learning rate: 0.00141421, warmed up" in said
+    assert "No accuracy is promised" in explain(plain)[0]
 
 
 def test_what_was_measured_is_ranked_by_what_it_did() -> None:

@@ -32,11 +32,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "mlp": {"workload": "mlp", "options": {"depth": 6}},
     "mlp-flat": {"workload": "mlp", "dataset": "synthetic", "input_shape": [40], "classes": 3},
     "transformer": {"workload": "transformer", "global_batch": 16},
+    "text": {"workload": "transformer", "dataset": "text", "global_batch": 16, "train_samples": 128},
     "deep": {"workload": "transformer", "options": {"depth": 24, "width": 64, "heads": 8}, "global_batch": 16},
     "sgd": {"optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0001}},
     "plain-sgd": {"optimizer": {"name": "sgd", "lr": 0.123456789}},
     "adagrad": {"optimizer": {"name": "adagrad"}},
     "long-adam": {"optimizer": {"lr": 0.000123456, "betas": [0.0, 0.987654], "eps": 1.5e-8, "weight_decay": 0.012345}},
+    "adamw": {"optimizer": {"name": "adamw", "weight_decay": 0.0, "schedule": "step", "step_every": 4}},
+    "cosine": {"epochs": 3, "optimizer": {"name": "adamw", "schedule": "cosine", "final_lr": 0.1, "warmup_steps": 5}},
+    "warm": {"optimizer": {"name": "sgd", "lr": 0.1, "warmup_steps": 100}},
     "bf16": {"precision": "bf16"},
     "tf32": {"precision": "tf32", "device": "cuda"},
     "compiled": {"execution": "compiled"},
@@ -53,6 +57,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "own-synthetic": {"model": "", "input_shape": [3, 8, 8], "classes": 4},
     "own-cut": {"model": "data, stages, plan"},
 }
+# Runs by a schedule, which scripts of PyTorch alone have words for.
+SCHEDULED = ("adamw", "cosine", "warm")
 # Runs of the strategy that takes layouts: every dimension and field that its script has words for.
 SMALL = {"workload": "transformer", "global_batch": 64}
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -64,7 +70,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "interleaved": {"workload": "mlp", "options": {"depth": 8}, "layout": "pipeline=2",
                     "knobs": {"schedule": "interleaved", "microbatches": 8}},
     "own": {"model": "data, loss, optimizer", "layout": "shard=2,pipeline=2", "recompute": "full"},
-    "own-cut": {"model": "data, stages", "layout": "pipeline=2", "clip": 1.0},
+    "own-cut": {"model": "data, stages", "layout": "pipeline=2", "clip": 1.0, "optimizer": {"warmup_steps": 2}},
 }  # fmt: skip
 KNOBS: dict[str, dict[str, Any]] = {
     "torch-ddp": {
@@ -100,7 +106,7 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
         if name not in KNOBS:
             return None
         fields |= {"knobs": KNOBS[name], "workers": 4, "workload": "mlp", "options": {"depth": 8}}
-    if run == "contiguous" and chosen.framework != "torch":
+    if run in ("contiguous", *SCHEDULED) and chosen.framework != "torch":
         return None
     if fields.get("precision", "fp32") not in {*chosen.needs.precisions} & {*scripts()[name].precisions}:
         return None
@@ -296,7 +302,7 @@ def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
 
 def test_an_optimizer_without_a_script_is_refused() -> None:
     said = refused(strategy="torch-ddp", workers=2, optimizer={"name": "lbfgs"})
-    assert said == "a script cannot be written for optimizer lbfgs; use adam, sgd or adagrad"
+    assert said == "a script cannot be written for optimizer lbfgs; use adam, adamw, sgd or adagrad"
 
 
 def test_what_only_paceline_sets_up_is_refused() -> None:
@@ -323,3 +329,16 @@ def test_a_layer_that_a_script_cannot_write_is_refused_in_words(name: str, monke
         monkeypatch.setattr(f"paceline.recommend.scripts.{module}.Norm", Unknown)
     with pytest.raises(SpecError, match=r"there is no .* source for a Norm layer; use another workload"):
         emit(RunSpec(strategy=name, workload="transformer", global_batch=8, steps=1))
+
+
+def test_a_schedule_in_a_script_of_another_framework_is_refused_with_what_to_do() -> None:
+    said = refused(strategy="jax-data", workers=2, optimizer={"schedule": "cosine"})
+    assert said == "the script for jax-data cannot set optimizer.schedule; leave it out, or use a PyTorch strategy"
+    assert "optimizer adamw; use adam, sgd or adagrad, or a PyTorch strategy" in refused(
+        strategy="tf-mirrored", workers=2, optimizer={"name": "adamw"}
+    )
+
+
+def test_weight_decay_of_matrices_alone_is_refused_in_a_script() -> None:
+    said = refused(strategy="torch-ddp", workers=2, optimizer={"weight_decay": 0.1, "weight_decay_on": "matrices"})
+    assert said == "the script for torch-ddp cannot set optimizer.weight_decay_on; leave it out"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from paceline.runs.checkpoints import Saver
 from paceline.runs.folder import RunFolder, checkpoint_folder
 from paceline.runs.measure import train
+from paceline.runs.pauses.checkpoints import Saver
 from paceline.spec import RunSpec
 
 STEP, SAVE, LOAD = 10_000_000, 70_000_000, 30_000_000

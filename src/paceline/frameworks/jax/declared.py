@@ -24,7 +24,7 @@ def check(spec: RunSpec, _system: System) -> str | None:
     if spec.memory_format == "contiguous":
         return "JAX strategies keep images channels-last (memory_format channels_last) and have no other format"
     if spec.optimizer.name == "lbfgs":
-        return f"{spec.strategy} offers adam, sgd and adagrad; L-BFGS is offered by torch-single"
+        return f"{spec.strategy} offers adam, adamw, sgd and adagrad; L-BFGS is offered by torch-single"
     if steps_per_call(spec) < 1:
         return f"steps_per_execution of {spec.strategy} must be at least 1"
     return check_recompute(spec)

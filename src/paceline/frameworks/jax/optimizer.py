@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from paceline.spec import Optimizer as OptimizerSettings
 
@@ -21,17 +22,57 @@ class Transformation:
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
-def make_optimizer(settings: OptimizerSettings) -> Transformation:
-    """The optimizer with the run's settings."""
-    optimizer = {"adam": _adam, "sgd": _sgd, "adagrad": _adagrad}[settings.name](settings)
-    if not settings.weight_decay:
-        return optimizer
+def make_optimizer(
+    settings: OptimizerSettings, total_steps: int, dimensions: Callable[[Tree], Tree] | None = None
+) -> Transformation:
+    """The optimizer with the run's settings, for a run of so many steps.
+
+    `dimensions` gives how many each parameter has where parameters are stored in other shapes than the model's.
+    """
+    kinds = {"adam": _adam, "adamw": _adam, "sgd": _sgd, "adagrad": _adagrad}
+    optimizer = kinds[settings.name](settings)
+    if settings.weight_decay:
+        of_each = dimensions or (lambda params: jax.tree.map(jnp.ndim, params))
+        optimizer = _with_decay(settings, optimizer, of_each)
+    return _with_schedule(settings, optimizer, total_steps) if settings.scheduled else optimizer
+
+
+def _with_decay(
+    settings: OptimizerSettings, optimizer: Transformation, dimensions: Callable[[Tree], Tree]
+) -> Transformation:
+    """Weight decay as an L2 term of the gradient; for AdamW as a change of its own, which no moment sees."""
+
+    def decay_of(params: Tree, factor: float) -> Tree:
+        return jax.tree.map(
+            lambda param, ndim: factor * param if settings.decays(ndim) else jnp.zeros((), param.dtype),
+            params,
+            dimensions(params),
+        )
 
     def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
-        decayed = jax.tree.map(lambda gradient, param: gradient + settings.weight_decay * param, gradients, params)
-        return optimizer.update(decayed, state, params)
+        if settings.name != "adamw":
+            decayed = jax.tree.map(jnp.add, gradients, decay_of(params, settings.weight_decay))
+            return optimizer.update(decayed, state, params)
+        change, state = optimizer.update(gradients, state, params)
+        return jax.tree.map(jnp.add, change, decay_of(params, -settings.lr * settings.weight_decay)), state
 
     return Transformation(optimizer.init, update)
+
+
+def _with_schedule(settings: OptimizerSettings, optimizer: Transformation, total_steps: int) -> Transformation:
+    """Every change is proportional to the learning rate, so a schedule is a factor of it, looked up by the step."""
+    factors = np.array(settings.lr_factors(total_steps), np.float32)
+
+    def init(params: Tree) -> Tree:
+        return {"done": jnp.zeros((), jnp.int32), "optimizer": optimizer.init(params)}
+
+    def update(gradients: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        change, inner = optimizer.update(gradients, state["optimizer"], params)
+        factor = jnp.asarray(factors)[jnp.minimum(state["done"], len(factors) - 1)]
+        scaled = jax.tree.map(lambda leaf: (factor * leaf).astype(leaf.dtype), change)
+        return scaled, {"done": state["done"] + 1, "optimizer": inner}
+
+    return Transformation(init, update)
 
 
 def _zeros(params: Tree) -> Tree:

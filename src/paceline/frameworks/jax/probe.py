@@ -66,3 +66,14 @@ def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, t
         jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)
     except Exception as error:
         raise ModelError(f"{fits}: {type(error).__name__}: {error}; {advice}") from error
+
+
+def describe_structure(pair: Any) -> list[str]:
+    """Names, shapes and types of its parameters, without making them."""
+    init, _ = pair
+    try:
+        parameters = jax.eval_shape(init, jax.random.key(0))
+    except Exception:  # what cannot be followed is made
+        parameters = init(jax.random.key(0))
+    leaves, structure = jax.tree.flatten(parameters)
+    return [str(structure), *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves)]

@@ -99,7 +99,15 @@ def optimizer_for(context: Context, params: Tree) -> Transformation:
     if user_model is not None and user_model.optimizer is not None:
         optimizer: Transformation = user_model.optimizer(params)
         return optimizer
-    return make_optimizer(context.spec.optimizer)
+    settings = context.spec.optimizer
+    steps = context.total_steps if settings.scheduled else 0
+    return make_optimizer(settings, steps, None if user_model is not None else partial(_dimensions, context))
+
+
+def _dimensions(context: Context, params: Tree) -> Tree:
+    """How many dimensions each parameter has in the model, whichever way it is stored."""
+    shapes = weight_shapes(context.model.layers, context.data.input_shape)
+    return {name: len(shapes[name]) for name in params}
 
 
 def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:

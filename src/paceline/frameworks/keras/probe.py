@@ -1,5 +1,6 @@
 """What a user's Keras model is and takes, found by sending two samples through, on whichever backend Keras has here."""
 
+import json
 import math
 import re
 from typing import Any
@@ -85,3 +86,18 @@ def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: n
     loss = loss_function(context, model)(outputs, ops.convert_to_tensor(targets))
     if math.prod(ops.shape(loss)) != 1:
         raise ValueError(f"the loss has shape {tuple(ops.shape(loss))} and must be one number")
+
+
+def describe_structure(model: Any) -> list[str]:
+    """Kinds and shapes of its layers and weights; names are numbered by Keras as models are made."""
+    layers = [f"{type(layer).__name__} {_settings(layer)}" for layer in model.layers]
+    return [*layers, *(f"{tuple(weight.shape)} {weight.dtype} {weight.trainable}" for weight in model.weights)]
+
+
+def _settings(layer: Any) -> str:
+    """The settings of a layer, where it can say them; a layer of the user's own often cannot."""
+    try:
+        settings = {name: value for name, value in layer.get_config().items() if name != "name"}
+        return json.dumps(settings, sort_keys=True, default=lambda value: type(value).__name__)
+    except (NotImplementedError, TypeError, ValueError):
+        return ""

@@ -27,7 +27,7 @@ def environment(_spec: RunSpec, _process: object) -> dict[str, str]:
 def check(spec: RunSpec, _system: System) -> str | None:
     """Why no TensorFlow strategy can make such a run, in words, or None."""
     if spec.optimizer.name == "lbfgs":
-        return "optimizer lbfgs is not there in TensorFlow; use adam, sgd or adagrad, or a PyTorch strategy"
+        return "optimizer lbfgs is not there in TensorFlow; use adam, adamw, sgd or adagrad, or a PyTorch strategy"
     if spec.memory_format == "contiguous":
         return "TensorFlow on CPU has convolutions for channels_last images only; leave out memory_format contiguous"
     if steps_per_call(spec) < 1:

@@ -40,6 +40,10 @@ class Adam(keras_optimizer.Adam):
         )
 
 
+class AdamW(keras_optimizer.DecoupledDecay, Adam):
+    """The same, with decoupled weight decay."""
+
+
 class Sgd(keras_optimizer.Sgd):
     """Stochastic gradient descent, with or without momentum."""
 
@@ -76,4 +80,4 @@ class Adagrad(keras_optimizer.Adagrad):
         )
 
 
-KINDS: dict[str, type[TorchOptimizer]] = {"adam": Adam, "sgd": Sgd, "adagrad": Adagrad}
+KINDS: dict[str, type[TorchOptimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": Sgd, "adagrad": Adagrad}

@@ -28,6 +28,8 @@ class TfJob:
     """One process and its replicas, of which each has one of the devices."""
 
     clock = staticmethod(perf_counter_ns)
+    # Updates of a variable in a step: more than one where workers update on their own.
+    updates_per_step = 1
     # Of data that are read while it trains: what each replica of this process reads, and what that costs.
     _read: Mapping[int, HostBatches] = {}
     input_times: InputTimes | None = None
@@ -53,7 +55,7 @@ class TfJob:
             raise RuntimeError(f"TensorFlow made {strategy.num_replicas_in_sync} replicas of {expected}")
         with strategy.scope():
             self._model = build_model(context)
-            self._optimizer = optimizer_for(context, self._model, KINDS)
+            self._optimizer = optimizer_for(context, self._model, KINDS, self.updates_per_step)
         recompute(context, self._model)
         if context.spec.clip is not None:
             clip_sums(self._optimizer, context.spec.clip)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from paceline.frameworks.durable_files import forget, write_durably
+from paceline.frameworks.torch.optimizer import scheduler_of
 
 # Numbers beside the tensors: the object that has one, and the attribute.
 Numbers = list[tuple[Any, str]]
@@ -38,6 +39,7 @@ class TorchCheckpoint:
             "optimizer": tree_map_only(Tensor, local_part, self._optimizer_state()),
             "beside": self._beside,
             "numbers": {name: getattr(holder, name) for holder, name in self.numbers},
+            "scheduler": self._scheduler_state(),
         }
         return write_durably(self._file(folder), lambda file: torch.save(state, file))
 
@@ -53,6 +55,8 @@ class TorchCheckpoint:
             setattr(holder, name, state["numbers"][name])
         if self._optimizer is not None:
             self._load_optimizer(state["optimizer"])
+        if (scheduler := scheduler_of(self._optimizer)) is not None:
+            scheduler.load_state_dict(state["scheduler"])
 
     def _load_optimizer(self, saved: dict[int, dict[str, Any]]) -> None:
         assert self._optimizer is not None
@@ -116,6 +120,11 @@ class TorchCheckpoint:
                 yield from ((f"{number}.{name}.{place}", member) for place, member in enumerate(members))
         yield from self._beside.items()
         yield from ((name, getattr(holder, name)) for holder, name in self.numbers)
+        yield from (("scheduler", state) for state in [self._scheduler_state()] if state)
+
+    def _scheduler_state(self) -> dict[str, Any]:
+        scheduler = scheduler_of(self._optimizer)
+        return scheduler.state_dict() if scheduler is not None else {}
 
 
 def local_part(tensor: Tensor) -> Tensor:

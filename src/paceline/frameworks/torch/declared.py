@@ -33,7 +33,37 @@ def check_equality(spec: RunSpec) -> str | None:
 
 def check_step(spec: RunSpec, system: System) -> str | None:
     """Why `TorchJob` cannot make such a step, in words, or None."""
-    return check_graph(spec, system) or check_recompute(spec) or check_precision(spec) or check_equality(spec)
+    return (
+        check_decay(spec)
+        or check_noise(spec)
+        or check_graph(spec, system)
+        or check_recompute(spec)
+        or check_precision(spec)
+        or check_equality(spec)
+    )
+
+
+def check_decay(spec: RunSpec) -> str | None:
+    """Why such a run cannot decay its weights, in words, or None."""
+    if spec.optimizer.name == "lbfgs" and spec.optimizer.weight_decay:
+        return f"{spec.strategy} has no weight_decay with optimizer lbfgs; leave it out, or use adamw or sgd"
+    return None
+
+
+def check_noise(spec: RunSpec) -> str | None:
+    """Why such a run cannot measure the noise of its gradients, in words, or None."""
+    if not spec.noise_scale:
+        return None
+    if spec.workers == 1 and spec.accumulation == 1:
+        return (
+            f"noise_scale of {spec.strategy} on one worker compares the gradients of a part of the batch with those of "
+            f"all of it, and there is one pass; use accumulation 2 or more, or more workers"
+        )
+    if spec.execution != "eager" or spec.reduction is not None or spec.membership is not None:
+        others = {"execution": spec.execution, "reduction": spec.reduction, "membership": spec.membership}
+        named = next(name for name, value in others.items() if value not in (None, "eager"))
+        return f"noise_scale of {spec.strategy} was not tried with {named}; leave {named} out"
+    return None
 
 
 def check_recompute(spec: RunSpec) -> str | None:
@@ -75,8 +105,16 @@ def check_graph(spec: RunSpec, _system: System) -> str | None:
         return None
     if spec.device == "cpu":
         return f"execution {spec.execution} of {spec.strategy} records CUDA graphs on a GPU; use eager or compiled"
-    if spec.optimizer.name not in ("adam", "sgd"):
-        return f"execution {spec.execution} goes with adam and sgd; {spec.optimizer.name} asks the host in every step"
+    if spec.optimizer.name not in ("adam", "adamw", "sgd"):
+        return (
+            f"execution {spec.execution} goes with adam, adamw and sgd; {spec.optimizer.name} asks the host in every "
+            f"step"
+        )
+    if spec.optimizer.scheduled:
+        return (
+            f"execution {spec.execution} of {spec.strategy} records the learning rate with its step, and a schedule "
+            f"changes it; leave schedule and warmup_steps out, or use eager or compiled"
+        )
     if spec.clip is not None:
         return f"execution {spec.execution} was not tried with clipped gradients; leave clip out, or use eager"
     return None

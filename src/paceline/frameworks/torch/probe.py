@@ -1,5 +1,6 @@
 """What a user's PyTorch model is and takes, found by building it and sending two samples through."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
+# Objects without a name of their own are shown with their place in memory, which is not the same twice.
+PLACE_IN_MEMORY = re.compile(r" at 0x[0-9a-f]+")
 SAMPLES = 2
 # With as many, what a cut or a split needs is looked for; a run looks again with its own number of workers.
 FOLLOWED_SAMPLES, FEWEST_PARTS = 3, 2
@@ -48,7 +51,7 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         layers=module_facts(module, inputs), input_elements=sample_elements(inputs),
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
-        no_automatic_cuts={} if sequential else reasons, form=form,
+        no_automatic_cuts={} if sequential else reasons, form=form, structure="",
         batch_norms=tuple(batch_norms(module)), **drawing_facts(module, inputs),
     )  # fmt: skip
 
@@ -129,3 +132,12 @@ def _output_text(outputs: Any) -> str:
         return str(tuple(outputs.shape))
     parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
     return f"a {type(outputs).__name__}{parts}"
+
+
+def describe_structure(model: nn.Module) -> list[str]:
+    """Its modules with their settings, and the names, shapes and types of its parameters and buffers."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [
+        PLACE_IN_MEMORY.sub("", repr(model)),
+        *(f"{name} {tuple(value.shape)} {value.dtype}" for name, value in tensors),
+    ]

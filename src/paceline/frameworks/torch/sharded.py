@@ -17,8 +17,8 @@ from paceline.contract.job import Evaluation
 from paceline.data.tree import Tree
 from paceline.errors import ModelError
 from paceline.frameworks.torch.checkpoint import TorchCheckpoint, is_first_replica
-from paceline.frameworks.torch.compression import DataParallelJob, make_contiguous
 from paceline.frameworks.torch.found_blocks import LISTS, Blocks, find_blocks
+from paceline.frameworks.torch.gradients.compression import DataParallelJob, make_contiguous
 from paceline.frameworks.torch.loss_in_head import loss_of_inputs
 from paceline.frameworks.torch.precision import half_of, reduction_type
 from paceline.frameworks.torch.training import TorchJob

@@ -22,7 +22,7 @@ from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.loaded_data import LoadedBatches
 from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
-from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.optimizer import make_optimizer, user_optimizer, with_schedule
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.spans import SpanRecorder
@@ -65,14 +65,16 @@ def build(context: Context, device: torch.device) -> nn.Module:
 
 
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
-    """The user's optimizer, or the run's settings."""
+    """The user's optimizer, or the run's settings; its steps also step what changes its learning rate."""
     user_model, spec = context.model.user_model, context.spec
     # What is frozen has no gradient and gets no state; ZeRO would deal it out and send it round all the same.
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if user_model is not None and user_model.optimizer is not None:
-        optimizer: torch.optim.Optimizer = user_model.optimizer(trained)
-        return optimizer
-    return make_optimizer(spec.optimizer, trained, eager=spec.execution == "eager", graphed="graph" in spec.execution)
+        return user_optimizer(user_model.label, user_model.optimizer(trained))
+    optimizer = make_optimizer(
+        spec.optimizer, trained, eager=spec.execution == "eager", graphed="graph" in spec.execution
+    )
+    return with_schedule(context, optimizer)
 
 
 class TorchJob:

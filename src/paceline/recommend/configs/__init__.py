@@ -30,10 +30,16 @@ def write_config(kind: str, spec: RunSpec, nodes: int, why: str) -> str:
         )
     division = Division.of(spec, layout, chosen.knob_values(spec), nodes, why)
     config = configs()[kind]
-    reason = config.why_not(division)
+    reason = _why_not_optimizer(spec) or config.why_not(division)
     if reason is not None:
         raise SpecError(f"{kind} cannot express {spec.strategy} with layout {layout.text}: {reason}")
     return config.write(division)
+
+
+def _why_not_optimizer(spec: RunSpec) -> str | None:
+    """What of the optimizer no configuration here is written with, in words, or None."""
+    left_out = [name for name in spec.optimizer.recipe if name != "weight_decay"]
+    return f"optimizer.{left_out[0]} is not written into it; leave it out, or use --emit script" if left_out else None
 
 
 __all__ = ["Config", "Division", "configs", "write_config"]

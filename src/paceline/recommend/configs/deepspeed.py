@@ -40,12 +40,15 @@ def write(division: Division) -> str:
     if spec.offload:
         on_host = {"device": "cpu", "pin_memory": True}
         values["zero_optimization"] |= {"offload_param": on_host, "offload_optimizer": on_host}
-    if settings.name == "adam":
+    if settings.update_name == "adam":
         values["optimizer"] = {
             "type": "AdamW",
             "params": {"lr": settings.lr, "betas": list(settings.betas), "eps": settings.eps,
                        "weight_decay": settings.weight_decay},
         }  # fmt: skip
+        if settings.name == "adam" and settings.weight_decay:
+            values["optimizer"] |= {"type": "Adam"}
+            values["optimizer"]["params"]["adam_w_mode"] = False
     if spec.clip is not None:
         values["gradient_clipping"] = spec.clip
     if layout.tensor > 1:

@@ -28,8 +28,9 @@ def why_not(division: Division) -> str | None:
         )
     if spec.precision not in ("bf16", "fp32", "tf32"):
         return f"it does not train in {spec.precision}; use bf16"
-    if spec.optimizer.name != "adam":
-        return f"it trains with AdamW, and the run with {spec.optimizer.name}"
+    settings = spec.optimizer
+    if settings.update_name != "adam" or (settings.name == "adam" and settings.weight_decay):
+        return f"it trains with AdamW, and the run with {settings.name}; use optimizer adamw"
     return None
 
 

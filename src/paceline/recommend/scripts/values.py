@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata, resources
 from typing import Any
 
-from paceline.data import synthetic, tokens
+from paceline.data import synthetic, text, tokens
 from paceline.data.base import EVALUATION_BATCH
 from paceline.data.mnist import cache_folder, find_folder
 from paceline.recommend.scripts.base import Script, Source
@@ -37,6 +37,7 @@ def values_of(source: Source, script: Script, file_name: str, why: str) -> Mappi
         "turns_images": source.turns_images,
         "synthetic": synthetic,
         "tokens": tokens,
+        "text": text,
     }
 
 
@@ -80,6 +81,10 @@ def optimizer_words(optimizer: Optimizer) -> Iterator[str]:
         yield f"momentum {optimizer.momentum:g}"
     if optimizer.weight_decay:
         yield f"weight decay {optimizer.weight_decay:g}"
+    if optimizer.schedule != "constant":
+        yield f"schedule {optimizer.schedule}"
+    if optimizer.warmup_steps:
+        yield f"{optimizer.warmup_steps} warm-up steps"
 
 
 def constants(source: Source, script: Script) -> Iterator[str]:
@@ -108,7 +113,9 @@ def _data_sizes(spec: RunSpec) -> Iterator[str]:
         yield f"TRAIN_SAMPLES = {spec.train_samples or tokens.DEFAULT_TRAIN_SAMPLES}"
         yield f"LENGTH = {(spec.input_shape or (tokens.DEFAULT_LENGTH,))[0]}"
         yield f"CLASSES = {spec.classes or tokens.DEFAULT_VOCABULARY}"
-    elif spec.train_samples is not None:
+    elif spec.dataset == "text":
+        yield f"LENGTH = {(spec.input_shape or (text.DEFAULT_LENGTH,))[0]}"
+    if spec.train_samples is not None and spec.dataset not in ("synthetic", "tokens"):
         yield f"TRAIN_SAMPLES = {spec.train_samples}"
 
 
@@ -126,6 +133,9 @@ def _places(source: Source) -> Iterator[str]:
     if spec.dataset == "mnist-5k":
         yield "# 5,000 + 1,000 digits of MNIST that came with Paceline; take the file along."
         yield assignment("DATA_FILE", _quoted(str(resources.files("paceline.data") / "mnist_5k.xz")))
+    if spec.dataset == "text":
+        yield "# Chapters of Moby-Dick that came with Paceline; take the file along."
+        yield assignment("DATA_FILE", _quoted(str(resources.files("paceline.data") / "text.xz")))
     if spec.dataset == "mnist":
         yield "# The folder with the four files of MNIST (LeCun, Cortes, Burges)."
         yield assignment("DATA_FOLDER", _quoted(str(find_folder() or cache_folder())))

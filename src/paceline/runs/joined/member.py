@@ -64,7 +64,7 @@ class MemberSession(Session):
 
 def identity(spec: RunSpec) -> str:
     """What tells runs of one command line apart, wherever its processes are."""
-    return spec.model_copy(update={"machines": "", "instrumented": False}).key()
+    return spec.without_structure().model_copy(update={"machines": "", "instrumented": False}).key()
 
 
 def take_part(meeting: Meeting, rank: int, specs: list[RunSpec]) -> None:

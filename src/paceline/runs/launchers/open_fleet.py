@@ -9,10 +9,11 @@ from paceline.data import data_source
 from paceline.errors import DataError, UserError
 from paceline.fleet import Fleet
 from paceline.runs.agent.facts import data_digests
-from paceline.runs.agent.files import file_parts, model_files
+from paceline.runs.agent.files import file_parts
 from paceline.runs.agent.session import DATA, MODELS
 from paceline.runs.launchers.agents import Agent, Call, Engine
 from paceline.runs.placement import Machine, lay_out_over, shares_of_hosts
+from paceline.source_files import files_beside
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems import System
 from paceline.workloads.user_model import USER_DATA
@@ -105,7 +106,7 @@ class OpenFleet:
 
     def send_model(self, agent: Agent, model: ModelFile) -> None:
         """Sends a user's model file and what it imports from beside it, unless they are there."""
-        for file in model_files(model.path):
+        for file in files_beside(model.path):
             inside = file.relative_to(model.path.parent)
             self._send(agent, file, f"{MODELS}/{model.digest}/{inside}")
 

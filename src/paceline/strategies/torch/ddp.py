@@ -52,6 +52,8 @@ def check(spec: RunSpec, system: System) -> str | None:
 def _why_not_sent(spec: RunSpec, knobs: dict[str, Any]) -> str | None:
     if "graph" in spec.execution and (knobs["compression"] != "none" or spec.reduction is not None):
         return f"execution {spec.execution} cannot record gradients that are cast or compressed; use execution eager"
+    if spec.noise_scale and knobs["compression"] != "none":
+        return "noise_scale of torch-ddp looks at gradients as they are; leave compression out"
     if spec.reduction is not None and knobs["compression"] != "none":
         return (
             f"reduction {spec.reduction} and compression {knobs['compression']} both say how gradients are sent; "
@@ -131,8 +133,9 @@ def open_job(context: Context) -> Job:
     """Wraps the module; the loop is the same as for one worker."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import DataParallelJob, compress_gradients, make_contiguous
     from paceline.frameworks.torch.cuda_graph import GraphedJob, recording_stream
+    from paceline.frameworks.torch.gradients.compression import DataParallelJob, compress_gradients, make_contiguous
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
@@ -164,7 +167,7 @@ def open_job(context: Context) -> Job:
         )
     if compression != "none":
         compress_gradients(wrapped, compression, int(knobs["powersgd_rank"]), POWERSGD_FULL_STEPS)
-    job = DataParallelJob(
+    job = with_noise(DataParallelJob, context.spec.noise_scale)(
         context,
         wrapped,
         device,
@@ -208,7 +211,7 @@ STRATEGY: Strategy = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"reduction"},
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"reduction", "noise_scale"},
         check=check,
         membership="agents",
     ),

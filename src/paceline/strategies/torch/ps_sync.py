@@ -33,7 +33,7 @@ def check(spec: RunSpec, system: System) -> str | None:
     if low is None and spec.optimizer.name == "lbfgs":
         return (
             "torch-ps-sync updates pieces of the parameters one by one, and lbfgs needs all of them at once; "
-            "use torch-sandblaster, or adam, sgd or adagrad"
+            "use torch-sandblaster, or adam, adamw, sgd or adagrad"
         )
     return low or declared.check_step(spec, system)
 

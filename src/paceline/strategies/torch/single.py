@@ -24,6 +24,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
 
 def open_job(context: Context) -> Job:
     """A plain training loop."""
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
     from paceline.frameworks.torch.training import TorchJob, build, optimizer_for, torch_device
@@ -32,7 +33,8 @@ def open_job(context: Context) -> Job:
     module = build(context, device)
     compute_in_half(context.spec, module)
     recompute(context, module)
-    job = TorchJob(context, module, device, optimizer_for(context, module))
+    kind = with_noise(TorchJob, context.spec.noise_scale)
+    job = kind(context, module, device, optimizer_for(context, module))
     if not job.graphed:
         return job
     from paceline.frameworks.torch.cuda_graph import GraphedJob
@@ -51,7 +53,7 @@ STRATEGY = Strategy(
     needs=replace(
         declared.NEEDS,
         executions=declared.GRAPH_EXECUTIONS,
-        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS,
+        heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"noise_scale"},
         fixed_workers=1,
         check=declared.check_step,
     ),

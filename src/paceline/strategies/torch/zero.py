@@ -74,7 +74,8 @@ def open_job(context: Context) -> Job:
     """DDP with a divided optimizer."""
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.frameworks.torch.compression import make_contiguous
+    from paceline.frameworks.torch.gradients.compression import make_contiguous
+    from paceline.frameworks.torch.gradients.noise import with_noise
     from paceline.frameworks.torch.group import join_group
     from paceline.frameworks.torch.precision import compute_in_half
     from paceline.frameworks.torch.recompute import recompute
@@ -96,7 +97,7 @@ def open_job(context: Context) -> Job:
         find_unused_parameters=bool(knobs["find_unused_parameters"]),
     )
     optimizer = shard_state(optimizer_for(context, module), in_buckets)
-    return DividedOptimizerJob(context, wrapped, device, optimizer)
+    return with_noise(DividedOptimizerJob, context.spec.noise_scale)(context, wrapped, device, optimizer)
 
 
 STRATEGY = Strategy(
@@ -111,7 +112,7 @@ STRATEGY = Strategy(
         Knob("parameters_as_bucket_view", True, "a worker's parameters lie in one buffer and travel in one broadcast"),
         Knob("find_unused_parameters", False, "for a model of which a step may leave out some parameters"),
     ),
-    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS, check=check),
+    needs=replace(declared.NEEDS, heeds=declared.STEP_FIELDS | declared.EQUAL_FIELDS | {"noise_scale"}, check=check),
     traits=Traits(
         saved_by="optimizer_parts",
         peaks=Peaks(partial(whole_model_peaks, buckets=BUCKET_SETS)),

@@ -2,8 +2,9 @@
 
 import pytest
 
-from paceline.runs.agent.files import PART_BYTES, file_parts, keep_part, model_files
+from paceline.runs.agent.files import PART_BYTES, file_parts, keep_part
 from paceline.runs.agent.messages import FilePart
+from paceline.source_files import files_beside
 
 
 @pytest.mark.parametrize("size", [0, 5, PART_BYTES, PART_BYTES + 1])
@@ -40,7 +41,7 @@ def test_a_model_brings_what_it_imports_from_its_own_folder_and_nothing_else(tmp
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    names = sorted(str(file.relative_to(tmp_path)) for file in model_files(tmp_path / "mine.py"))
+    names = sorted(str(file.relative_to(tmp_path)) for file in files_beside(tmp_path / "mine.py"))
     assert names == [
         "layers.py", "mine.py", "more.py", "parts/__init__.py", "parts/blocks.py", "parts/deep/inner.py",
         "parts/head.py", "parts/sizes.py",

@@ -19,6 +19,7 @@ from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.precision import parameter_type
 from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import TorchJob
+from paceline.recipe import LEAST_DIMENSIONS_OF_A_MATRIX
 
 # First number of a word: what the worker will do next, as a sum.
 DONE, PUSH, FETCH = 0, 1, 2
@@ -35,6 +36,13 @@ def value_tag(piece: int) -> int:
     return TAGS * (piece + 1) + VALUE_TAG
 
 
+def tells_dimensions(context: Context) -> bool:
+    """Whether servers must know which elements belong to matrices: where not all parameters are decayed."""
+    if context.user_model is not None and context.user_model.optimizer is not None:
+        return False
+    return context.spec.optimizer.weight_decay_on != "all"
+
+
 class ServerClient:
     """Pushes the gradients of each backward pass and fetches the updated parameters, piece by piece."""
 
@@ -47,6 +55,7 @@ class ServerClient:
         # One for each server; usually those of the group that all processes are in.
         self.links = links or [GroupLink(context.spec.workers + server) for server in range(cut.servers)]
         self._part = 1 / context.spec.workers
+        self._tells_dimensions = tells_dimensions(context)
         self.flat = FlatParameters(module, device, parameter_type(context.spec))
         self._holds_back = holds_back(context.spec)
         # Whether gradients are taken as they come: not in a pass after which more are added to them.
@@ -70,6 +79,15 @@ class ServerClient:
     def send_initial_parameters(self) -> None:
         """Gives every server the parameters to start from; only the first worker calls it."""
         self.send_word([self.flat.elements])
+        if self._tells_dimensions:
+            matrices = [
+                (parameter.numel(), parameter.ndim >= LEAST_DIMENSIONS_OF_A_MATRIX)
+                for parameter in self.flat.parameters
+            ]
+            self.finish()
+            self.send_word([2 * len(matrices)])
+            self.finish()
+            self.send_word([int(number) for pair in matrices for number in pair])
         self._transfers += [
             self.links[piece.server].send(self.flat.landing[piece.start : piece.stop], value_tag(number))
             for number, piece in enumerate(self._pieces)

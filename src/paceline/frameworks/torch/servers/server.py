@@ -3,7 +3,7 @@
 A server sleeps while it waits, so one that shares a core with a worker costs it only what it computes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline.contract.context import Context
-from paceline.costs.servers import Cut
+from paceline.costs.servers import Cut, Stretch, within
 from paceline.errors import ModelError
 from paceline.frameworks.torch.group import leave_group
-from paceline.frameworks.torch.optimizer import make_optimizer
+from paceline.frameworks.torch.optimizer import make_optimizer, user_optimizer, with_schedule
 from paceline.frameworks.torch.precision import parameter_type
-from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, value_tag
+from paceline.frameworks.torch.servers.client import DONE, WORD_TAG, gradient_tag, tells_dimensions, value_tag
 from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import held_bytes
 
@@ -34,11 +34,11 @@ def elementwise_optimizer(context: Context) -> MakeOptimizer:
     """The run's optimizer for any piece of the parameters; the user's own is refused if it needs them whole."""
     user_model, spec = context.user_model, context.spec
     if user_model is None or user_model.optimizer is None:
-        return lambda pieces: make_optimizer(spec.optimizer, pieces, eager=True)
+        return lambda pieces: with_schedule(context, make_optimizer(spec.optimizer, pieces, eager=True))
     make = user_model.optimizer
 
     def checked(pieces: list[nn.Parameter]) -> torch.optim.Optimizer:
-        optimizer = make(iter(pieces))
+        optimizer = user_optimizer(user_model.label, make(iter(pieces)))
         if not isinstance(optimizer, ELEMENTWISE):
             raise ModelError(
                 f"optimizer() of {user_model.label} returns {type(optimizer).__name__}, which servers cannot run on a "
@@ -52,14 +52,25 @@ def elementwise_optimizer(context: Context) -> MakeOptimizer:
 class ServedPiece:
     """One piece with its own optimizer, so that it can be updated while others are still arriving."""
 
-    def __init__(self, number: int, values: Tensor, make: MakeOptimizer) -> None:
+    def __init__(
+        self, number: int, values: Tensor, make: MakeOptimizer, stretches: Sequence[Stretch] | None = None
+    ) -> None:
+        # `stretches` tell apart what belongs to matrices, where the optimizer treats them differently.
         self.number = number
         self.values = nn.Parameter(values)
-        self.optimizer = make([self.values])
+        self._sizes = [stretch.elements for stretch in stretches or ()]
+        # A stretch of matrices has two dimensions, as they have: by that the optimizer knows what to decay.
+        self._parts = [
+            nn.Parameter(part.view(1, -1) if stretch.of_matrices else part)
+            for part, stretch in zip(values.split(self._sizes), stretches, strict=True)
+        ] if stretches else [self.values]  # fmt: skip
+        self.optimizer = make(self._parts)
 
     def update(self, gradient: Tensor) -> None:
         """One step of the optimizer."""
-        self.values.grad = gradient
+        gradients = gradient.split(self._sizes) if self._sizes else (gradient,)
+        for part, its_gradient in zip(self._parts, gradients, strict=True):
+            part.grad = its_gradient.view_as(part)
         self.optimizer.step()
 
 
@@ -74,13 +85,25 @@ class Shard:
         self.workers = range(context.spec.workers)
         elements = torch.zeros(1, dtype=torch.int64)
         first.receive(elements, WORD_TAG).wait(self.patience)
+        stretches = self._receive_stretches(first) if tells_dimensions(context) else None
         numbered = enumerate(cut.pieces(int(elements)))
         kept = [(number, piece) for number, piece in numbered if piece.server == context.process.index]
         self.values = torch.empty(sum(piece.elements for _, piece in kept), dtype=parameter_type(context.spec))
         ranges = self.values.split([piece.elements for _, piece in kept])
-        self.pieces = [ServedPiece(number, values, make) for (number, _), values in zip(kept, ranges, strict=True)]
+        self.pieces = [
+            ServedPiece(number, values, make, within(stretches, piece.start, piece.stop) if stretches else None)
+            for (number, piece), values in zip(kept, ranges, strict=True)
+        ]
         for piece in self.pieces:
             first.receive(piece.values.data, value_tag(piece.number)).wait(self.patience)
+
+    def _receive_stretches(self, first: Link) -> list[Stretch]:
+        """Which elements belong to matrices, from the worker that has the model."""
+        count = torch.zeros(1, dtype=torch.int64)
+        first.receive(count, WORD_TAG).wait(self.patience)
+        numbers = torch.zeros(int(count), dtype=torch.int64)
+        first.receive(numbers, WORD_TAG).wait(self.patience)
+        return [Stretch(elements, bool(of_matrices)) for elements, of_matrices in numbers.view(-1, 2).tolist()]
 
     def held_bytes(self) -> dict[str, int]:
         """Bytes of the pieces and of their optimizers."""

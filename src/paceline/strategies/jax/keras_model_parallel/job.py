@@ -21,6 +21,7 @@ from paceline.frameworks.jax.layout import Layout
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.training import JaxJob, Network
 from paceline.frameworks.keras.model import build_layers, build_model, loss_function, named_variables, set_precision
+from paceline.frameworks.keras.optimizer import without_scheduler
 from paceline.workloads.base import model_facts
 from paceline.workloads.user_model import call_user_code
 
@@ -173,7 +174,7 @@ def _user_optimizer(context: Context, variables: dict[str, keras.Variable]) -> T
     if user_model is None or user_model.optimizer is None:
         return None
     names, ordered = list(variables), list(variables.values())
-    optimizer = user_model.optimizer(ordered)
+    optimizer = without_scheduler(user_model.label, user_model.optimizer(ordered))
     optimizer.build(ordered)
     starts = [np.asarray(variable.value) for variable in optimizer.variables]
 

@@ -40,13 +40,15 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
-    """Tensor parallelism in rows; optimizer state is divided as the arrays are, and Adam keeps one step counter."""
+    """Tensor parallelism in rows; optimizer state is divided as the arrays are, and one counter of steps is kept."""
     one_pass = tensor_footprint(
         in_one_pass(spec), rows_of(spec), model, lambda _spec, *message: reduce_scatter(*message)
     )
     worker = in_all_passes(one_pass.groups[0], spec.accumulation)
-    beside = costs.optimizer_bytes(spec.optimizer, worker.parameter_bytes / FLOAT_BYTES) - costs.COUNTER_BYTES
-    return Footprint((replace(worker, optimizer_bytes=beside + (FLOAT_BYTES if spec.optimizer.name == "adam" else 0)),))
+    settings = spec.optimizer
+    slots = costs.optimizer_bytes(settings, worker.parameter_bytes / FLOAT_BYTES) - costs.counter_bytes(settings)
+    counter = FLOAT_BYTES if settings.update_name == "adam" or settings.scheduled else 0
+    return Footprint((replace(worker, optimizer_bytes=slots + counter),))
 
 
 def check(spec: RunSpec, system: System) -> str | None:

@@ -26,7 +26,7 @@ from paceline.strategies.tensorflow.dtensor.model import BATCH, MODEL, WHOLE, Ne
 from paceline.strategies.tensorflow.dtensor.profile import collectives_of, executed, operations_of, read_events
 from paceline.workloads.base import Weights, model_facts
 
-SLOTS = {"adam": ("first", "second"), "adagrad": ("total",)}
+SLOTS = {"adam": ("first", "second"), "adagrad": ("total",), "momentum": ("velocity",)}
 # The level from which on the profiler tells single operations.
 OPERATIONS = 2
 
@@ -50,14 +50,21 @@ class Placer:
 class Update:
     """The run's optimizer, of which each device has what belongs to its part of each array."""
 
-    def __init__(self, settings: Optimizer, placer: Placer, stored: dict[str, StoredArray], ways: int) -> None:
-        slots = ("velocity",) if settings.name == "sgd" and settings.momentum else SLOTS.get(settings.name, ())
+    def __init__(
+        self, settings: Optimizer, placer: Placer, stored: dict[str, StoredArray], ways: int, total_steps: int
+    ) -> None:
+        slots = SLOTS.get(settings.update_name, ())
         self._settings = settings
+        self._decayed = {name for name, array in stored.items() if settings.decays(len(array.neutral))}
         self._slots = {
             name: [dtensor.DVariable(placer.put(np.zeros(array.shape, np.float32), array.specs(ways))) for _ in slots]
             for name, array in stored.items()
         }
-        self._steps = dtensor.DVariable(placer.put(np.float32(0))) if settings.name == "adam" else None
+        counts = settings.update_name == "adam" or settings.scheduled
+        self._steps = dtensor.DVariable(placer.put(np.float32(0))) if counts else None
+        # The rate of each step, to be looked up; None where it stays the same.
+        rates = np.array([settings.lr * factor for factor in settings.lr_factors(total_steps)], np.float32)
+        self._rates = placer.put(rates) if settings.scheduled else None
 
     @property
     def variables(self) -> list[dtensor.DVariable]:
@@ -70,16 +77,25 @@ class Update:
         if self._steps is not None:
             number = self._steps + 1.0
             self._steps.assign(number)
+        rate = self._rate(number)
         for name, variable in variables.items():
-            gradient = gradients[name]
-            if settings.weight_decay:
-                gradient += settings.weight_decay * variable
-            variable.assign_sub(settings.lr * self._direction(self._slots[name], gradient, number))
+            gradient, decay = gradients[name], settings.weight_decay * variable if name in self._decayed else None
+            decoupled = settings.name == "adamw"
+            if decay is not None and not decoupled:
+                gradient += decay
+            direction = self._direction(self._slots[name], gradient, number)
+            variable.assign_sub(rate * (direction + decay if decay is not None and decoupled else direction))
+
+    def _rate(self, number: tf.Tensor | None) -> Any:
+        """The learning rate of a step, counted from 1."""
+        if self._rates is None or number is None:
+            return self._settings.lr
+        return tf.gather(self._rates, tf.minimum(tf.cast(number, tf.int64) - 1, self._rates.shape[0] - 1))
 
     def _direction(self, slots: list[dtensor.DVariable], gradient: tf.Tensor, number: tf.Tensor | None) -> tf.Tensor:
         """Values are used as computed, not as read again from where they were put."""
         settings = self._settings
-        if settings.name == "adam":
+        if settings.update_name == "adam":
             beta1, beta2 = settings.betas
             first = beta1 * slots[0] + (1 - beta1) * gradient
             second = beta2 * slots[1] + (1 - beta2) * tf.square(gradient)
@@ -121,7 +137,7 @@ class DtensorJob(TfJob):
             name: dtensor.DVariable(self._placer.put(weights[name].reshape(stored.shape), stored.specs(rows.ways)))
             for name, stored in self._stored.items()
         }
-        self._update = Update(context.spec.optimizer, self._placer, self._stored, rows.ways)
+        self._update = Update(context.spec.optimizer, self._placer, self._stored, rows.ways, context.total_steps)
         self._inputs = self._placer.put(keras_inputs(context, context.data.train_inputs))
         self._targets = self._placer.put(context.data.train_targets)
         # The step's number within its epoch. DTensor takes a small argument for a constant and compiles again when it

@@ -70,7 +70,7 @@ def _server(spec: RunSpec, size: int, number: int) -> RankFootprint:
         ),
         parameter_bytes=size,
         gradient_bytes=size * spec.workers,
-        optimizer_bytes=beside if number == 0 else beside - costs.COUNTER_BYTES,
+        optimizer_bytes=beside if number == 0 else beside - costs.counter_bytes(spec.optimizer),
     )
 
 

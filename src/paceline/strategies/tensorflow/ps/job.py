@@ -105,6 +105,7 @@ class Chief(TfJob):
         prepare(context)
         tf.config.threading.set_inter_op_parallelism_threads(2 + context.spec.workers)
         self._servers, self._ahead, self._workers = servers, ahead, context.spec.workers
+        self.updates_per_step = self._workers
         self._connections, strategy = _connect(context)
         if context.spec.membership is not None:
             threading.Thread(target=accept_newcomers, args=(context, self._connections), daemon=True).start()
@@ -206,10 +207,11 @@ class Chief(TfJob):
             self._strategy.run(self._apply_as_keras_does, args=(gradients,))
             return
         # Not through `apply`, which counts steps by reading and writing: two workers at once would count as one.
+        learning_rate = self._optimizer.learning_rate
         for gradient, variable in zip(gradients, self._variables, strict=True):
             if gradient is not None:
                 with tf.device(variable.value.device):
-                    self._optimizer.update_step(gradient, variable, self._optimizer.learning_rate)
+                    self._optimizer.update_step(gradient, variable, learning_rate)
 
     def _apply_as_keras_does(self, gradients: list[tf.Tensor | None]) -> None:
         # TensorFlow sums over the replicas of a worker, and finds where by the operation that made a gradient here.

@@ -1,9 +1,11 @@
 """Downpour SGD: asynchronous parameter servers; workers push gradients and fetch parameters in their own rhythm.
 
 Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012. Each worker trains on its share of each global batch
-and waits for no other. The servers' optimizer is a knob, Adagrad as in the paper; the run's own is not used.
+and waits for no other. The servers' optimizer and its rate are knobs, Adagrad as in the paper; weight decay and the
+schedule of the rate are those of the run.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import lcm
 from typing import Any
@@ -27,7 +29,21 @@ def roles(spec: RunSpec) -> tuple[Role, ...]:
 def server_optimizer(spec: RunSpec) -> Optimizer:
     """The settings that the servers use."""
     knobs = STRATEGY.knob_values(spec)
-    return Optimizer.model_validate({"name": knobs["server_optimizer"], "lr": knobs["lr"]})
+    return Optimizer.model_validate({**spec.optimizer.recipe, "name": knobs["server_optimizer"], "lr": knobs["lr"]})
+
+
+def learning_rate(context: Context) -> Callable[[int], float]:
+    """The rate of an update after so many others. A step of the run is one step of every worker."""
+    spec, knobs, settings = context.spec, STRATEGY.knob_values(context.spec), server_optimizer(context.spec)
+    total_steps = context.total_steps if settings.schedule == "cosine" else 0
+    # The first gradients are large, stale and nothing yet to judge them by, so the first updates are small.
+    warm_up, pushed_steps = max(1, int(knobs["warm_up_updates"])), int(knobs["n_push"])
+
+    def rate(updates: int) -> float:
+        step = updates * pushed_steps // spec.workers
+        return settings.lr * min(1.0, (updates + 1) / warm_up) * settings.lr_factor(step, total_steps)
+
+    return rate
 
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
@@ -80,12 +96,12 @@ def _server(context: Context, cut: Cut, arrivals: Any) -> Service:
     from paceline.frameworks.torch.servers.server import Shard
     from paceline.strategies.torch.downpour.job import AsynchronousServer, OpenServer
 
-    settings, warm_up = server_optimizer(context.spec), int(STRATEGY.knob_values(context.spec)["warm_up_updates"])
+    settings, rate = server_optimizer(context.spec), learning_rate(context)
     first: Any = arrivals.meet(0, 1) if arrivals is not None else None
     shard = Shard(context, cut, lambda pieces: make_optimizer(settings, pieces, eager=True), first)
     if arrivals is None:
-        return AsynchronousServer(shard, settings.lr, warm_up)
-    return OpenServer(shard, settings.lr, warm_up, arrivals, first)
+        return AsynchronousServer(shard, rate)
+    return OpenServer(shard, rate, arrivals, first)
 
 
 STRATEGY = Strategy(
@@ -101,7 +117,7 @@ STRATEGY = Strategy(
         Knob("n_push", 1, "steps whose gradients a worker adds up before it pushes them"),
         Knob("n_fetch", 1, "steps from one fetch of the parameters to the next"),
         Knob("servers", 1, "processes that keep the parameters, an equal part each"),
-        Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "sgd")),
+        Knob("server_optimizer", "adagrad", "what the servers update with", ("adagrad", "adam", "adamw", "sgd")),
         Knob("lr", 0.01, "its learning rate"),
         Knob("warm_up_updates", 20, "updates over which its learning rate rises to full"),
         Knob("local_lr", 0.01, "step of a worker on its own copy between fetches, when n_fetch is above 1"),

@@ -20,7 +20,7 @@ from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.servers import client
 from paceline.frameworks.torch.servers.client import ServedJob, ServerClient
 from paceline.frameworks.torch.servers.links import Arrivals, GroupLink, Link
-from paceline.frameworks.torch.servers.server import ServedPiece, Shard
+from paceline.frameworks.torch.servers.server import Shard
 from paceline.workloads.base import Weights
 
 # How often a server looks for workers that have come.
@@ -127,8 +127,9 @@ class DownpourJob(ServedJob):
 class AsynchronousServer:
     """One thread attends to each worker; a piece is updated by one at a time, but a fetch may see others' updates."""
 
-    def __init__(self, shard: Shard, lr: float, warm_up_updates: int) -> None:
-        self._shard, self._lr, self._warm_up_updates = shard, lr, warm_up_updates
+    def __init__(self, shard: Shard, rate: Callable[[int], float]) -> None:
+        # `rate` is the learning rate after so many updates.
+        self._shard, self._rate = shard, rate
         self._locks = [Lock() for _ in shard.pieces]
         self._counting, self._version, self._staleness = Lock(), 0, Staleness()
         self._outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -187,14 +188,9 @@ class AsynchronousServer:
     def _apply(self, place: int, gradient: Tensor) -> None:
         piece = self._shard.pieces[place]
         with self._locks[place]:
-            self._warm_up(piece)
+            for group in piece.optimizer.param_groups:
+                group["lr"] = self._rate(self._version)
             piece.update(gradient)
-
-    def _warm_up(self, piece: ServedPiece) -> None:
-        """The first gradients are large, stale and nothing yet to judge them by, so the first updates are small."""
-        share = min(1.0, (self._version + 1) / max(1, self._warm_up_updates))
-        for group in piece.optimizer.param_groups:
-            group["lr"] = self._lr * share
 
     def _count(self, staleness: int) -> None:
         with self._counting:
@@ -218,8 +214,8 @@ class AsynchronousServer:
 class OpenServer(AsynchronousServer):
     """A server whose workers come and go: each is attended to from when it comes until it is done or lost."""
 
-    def __init__(self, shard: Shard, lr: float, warm_up_updates: int, arrivals: Arrivals, first: Link) -> None:
-        super().__init__(shard, lr, warm_up_updates)
+    def __init__(self, shard: Shard, rate: Callable[[int], float], arrivals: Arrivals, first: Link) -> None:
+        super().__init__(shard, rate)
         self._arrivals = arrivals
         # The first worker is there already: it sent the parameters.
         self._lives = {worker: int(worker == 0) for worker in shard.workers}

@@ -17,7 +17,7 @@ from paceline.costs.mesh_parts import copied_at_once, has_experts_apart
 from paceline.costs.recompute import recomputes_around
 from paceline.errors import ModelError
 from paceline.frameworks.torch.blocks import compile_blocks
-from paceline.frameworks.torch.compression import make_contiguous
+from paceline.frameworks.torch.gradients.compression import make_contiguous
 from paceline.frameworks.torch.model import tie_heads
 from paceline.frameworks.torch.pipeline.cut import Edge, Stage, StageModule, cut_model
 from paceline.frameworks.torch.precision import LossScale, half_of, hold_in_half, loss_scale

@@ -113,6 +113,11 @@ def check(spec: RunSpec, _system: System) -> str | None:
     """Counts below one have no meaning, nor has a learning rate of nothing."""
     rate = STRATEGY.knob_values(spec)["lr"]
     refusal = None if float(rate) > 0 else f"knob lr of torch-sandblaster is {rate}; it must be more than 0"
+    if spec.optimizer.recipe:
+        refusal = (
+            f"torch-sandblaster is an optimizer by itself and takes no {', '.join(spec.optimizer.recipe)} of "
+            f"another; leave optimizer out, or use torch-ddp"
+        )
     return STRATEGY.knob_below_one(spec, "portions_per_worker", "history", "servers") or refusal
 
 

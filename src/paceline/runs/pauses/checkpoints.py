@@ -22,6 +22,8 @@ class Saver:
     # Since the beginning of the run.
     steps: int = 0
     cpu_seconds: float = 0.0
+    # It never ends a run.
+    is_done: bool = False
 
     def after_steps(self, count: int) -> int:
         """Counts steps and saves where one of them was due; gives the nanoseconds that this took."""

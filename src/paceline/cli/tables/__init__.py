@@ -1,0 +1,1 @@
+"""How tables are laid out on a terminal."""

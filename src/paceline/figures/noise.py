@@ -1,0 +1,55 @@
+"""The gradient noise scale over training, beside the batches that were trained with."""
+
+from collections.abc import Sequence
+
+import altair
+
+from paceline.analysis.labels import series_name, varying_fields
+from paceline.analysis.rows import Row
+from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
+
+AXIS = "noise scale, samples"
+
+
+def applies(rows: Sequence[Row]) -> list[Row]:
+    """Runs in which at least one epoch could tell the noise scale."""
+    return [row for row in rows if any(noise.scale is not None for noise in row.noise)]
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A line per configuration, with the interval of each epoch."""
+    measured = applies(rows)
+    varying = varying_fields(measured)
+    values: list[Value] = [
+        {
+            "series": f"{series_name(row, varying)} x{row.spec.workers}, batch {row.spec.samples_per_step:,}",
+            "epoch": number, "noise": noise.scale, "low": noise.low or noise.scale, "high": noise.high or noise.scale,
+        }
+        for row in measured
+        for number, noise in enumerate(row.noise, start=1)
+        if noise.scale is not None
+    ]  # fmt: skip
+    names = list(dict.fromkeys(value["series"] for value in values))
+    scale = altair.Scale(type="log", nice=True)
+    base = altair.Chart(altair.Data(values=values)).encode(
+        x=altair.X(
+            "epoch:Q", title="epoch", scale=altair.Scale(zero=False), axis=altair.Axis(format="d", tickMinStep=1)
+        ),
+        color=colours(names, legend=altair.Legend(orient="top", columns=2)),
+    )
+    y = altair.Y("noise:Q", title=AXIS, scale=scale)
+    panel = altair.layer(
+        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=AXIS, scale=scale), y2="high:Q"),
+        base.mark_line(strokeWidth=2).encode(y=y),
+        base.mark_point(size=50, filled=True, opacity=1).encode(
+            y=y, tooltip=["series:N", "epoch:Q", altair.Tooltip("noise:Q", format=",.0f")]
+        ),
+    ).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+    how = [
+        "Simple noise scale of McCandlish et al. (2018) of each epoch, bars: 90 % interval",
+        "Batches much larger than it hardly make a gradient better",
+    ]
+    return compose_chart(Drawing([panel]), measured, "Gradient noise scale over training", how)
+
+
+FIGURE = Figure("noise-scale", "How large may the batch become as training goes on?", applies, draw, place=13)

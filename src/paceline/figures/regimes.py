@@ -1,0 +1,116 @@
+"""Steps to a target against the global batch, with the regimes that were found: Shallue et al., JMLR 2019, figure 1."""
+
+from collections.abc import Sequence
+
+import altair
+import numpy as np
+
+from paceline.analysis.batches.regimes import BatchSearch, Regimes, batch_searches, describe_search
+from paceline.analysis.rows import Row
+from paceline.figures.base import (
+    INK,
+    PALETTE,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SOFT,
+    SUBTITLE_CHARACTERS,
+    Drawing,
+    Figure,
+    Value,
+    compose_chart,
+    wrap_lines,
+)
+
+REGIMES = {"perfect scaling": PALETTE[2], "diminishing returns": PALETTE[4], "hardly any gain": PALETTE[1]}
+CURVE_POINTS = 60
+AXIS = "global batch, samples"
+# How far the axis goes beyond the batches that were tried.
+MARGIN = 1.3
+
+
+def applies(rows: Sequence[Row]) -> list[BatchSearch]:
+    """Searches of which at least two batches came to their target."""
+    return [search for search in batch_searches(rows) if len(search.outcomes) > 1]
+
+
+def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
+    """A panel per search."""
+    searches = applies(rows)
+    how = [
+        "A dot per seed with the best learning rate of its batch, which the search chose anew for each",
+        "Line: the fitted curve; dashes: where doubling the batch halves the steps",
+    ]
+    shown = [row for search in searches for row in search.rows]
+    return compose_chart(Drawing([_panel(search) for search in searches]), shown, "Steps to the target by batch", how)
+
+
+def _panel(search: BatchSearch) -> altair.LayerChart:
+    batches = [outcome.batch for outcome in search.outcomes]
+    span = min(batches) / MARGIN, max(batches) * MARGIN
+    dots: list[Value] = [
+        {"batch": outcome.batch, "steps": steps, "lr": outcome.lr}
+        for outcome in search.outcomes
+        for steps in outcome.steps
+    ]
+    every = [float(value["steps"]) for value in dots]
+    height = [min(every) / MARGIN, max(every) * MARGIN * MARGIN]
+    scale = {
+        "x": altair.Scale(type="log", domain=list(span), nice=False),
+        "y": altair.Scale(type="log", nice=False, domain=height),
+    }
+    x = altair.X("batch:Q", title=AXIS, scale=scale["x"],
+                 axis=altair.Axis(values=batches, format="d", grid=False))  # fmt: skip
+    y = altair.Y("steps:Q", title=f"steps to {search.target}", scale=scale["y"])
+    layers = []
+    if search.regimes is not None:
+        layers += _bands(search.regimes, span, scale["x"])
+        layers += _curves(search.regimes, (min(batches), span[1]), height, x, y)
+    base = altair.Chart(altair.Data(values=dots))
+    layers.append(
+        base.mark_point(size=70, filled=True, opacity=0.9, color=PALETTE[0]).encode(
+            x=x, y=y, tooltip=["batch:Q", "steps:Q", "lr:Q"]
+        )
+    )
+    title = altair.TitleParams(
+        search.title,
+        subtitle=wrap_lines(" ".join(describe_search(search)), SUBTITLE_CHARACTERS),
+    )
+    return altair.layer(*layers).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
+
+
+def _bands(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> list[altair.Chart]:
+    """The regimes as coloured stretches of the axis, with their names."""
+    inner = [min(max(edge.value, span[0]), span[1]) for edge in (regimes.perfect_up_to, regimes.little_from)]
+    edges = [span[0], *inner, span[1]]
+    stretches: list[Value] = [
+        {"from": low, "to": high, "regime": name, "middle": float(np.sqrt(low * high))}
+        for name, low, high in zip(REGIMES, edges[:-1], edges[1:], strict=True)
+        if high > low
+    ]
+    base = altair.Chart(altair.Data(values=stretches))
+    colour = altair.Color("regime:N", legend=None, scale=altair.Scale(domain=list(REGIMES), range=[*REGIMES.values()]))
+    return [
+        base.mark_rect(opacity=0.13).encode(x=altair.X("from:Q", scale=scale, title=AXIS), x2="to:Q", color=colour),
+        base.mark_text(fontSize=11, color=SOFT, dy=10, baseline="top").encode(
+            x=altair.X("middle:Q", scale=scale, title=AXIS), y=altair.value(0), text="regime:N"
+        ),
+    ]
+
+
+def _curves(
+    regimes: Regimes, span: tuple[float, float], height: Sequence[float], x: altair.X, y: altair.Y
+) -> list[altair.Chart]:
+    """The fitted curve, and the steps of the smallest batch halved with each doubling."""
+    places = np.geomspace(*span, CURVE_POINTS)
+    fitted: list[Value] = [{"batch": float(batch), "steps": regimes.steps(float(batch))} for batch in places]
+    start = regimes.steps(span[0]) * span[0]
+    ideal: list[Value] = [
+        {"batch": float(batch), "steps": start / float(batch)} for batch in places if start / batch >= height[0]
+    ]
+    return [
+        altair.Chart(altair.Data(values=fitted)).mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
+        altair.Chart(altair.Data(values=ideal)).mark_line(strokeDash=[5, 4], color=INK).encode(x=x, y=y),
+    ]
+
+
+FIGURE = Figure("batch-regimes", "Up to which batch do larger ones pay?", applies, draw, place=11)

@@ -1,0 +1,1 @@
+"""Gradients on their way to the update: compressed, sent less often, their noise measured."""

@@ -1,0 +1,1 @@
+"""What is done between steps and is in no epoch's time: checkpoints, looks at the test set."""

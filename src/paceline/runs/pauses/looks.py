@@ -1,0 +1,54 @@
+"""Looks at the test set on the way, until a target is reached: when one is due, and what it found."""
+
+from dataclasses import dataclass, field
+from time import process_time
+
+from paceline.contract.job import Evaluation, Job
+from paceline.runs.wire import LookResult
+from paceline.spec import RunSpec
+
+# Steps from one look to the next, as a share of those made: what is found is off by at most as much.
+SHARE_BETWEEN_LOOKS = 1 / 20
+
+
+@dataclass
+class Looker:
+    """Evaluates a job after steps that are ever further apart; the time of it is in no epoch.
+
+    A process that trains alone ends the run at the target. Several make all its steps: none knows what others found.
+    """
+
+    job: Job
+    spec: RunSpec
+    alone: bool
+    looks: list[LookResult] = field(default_factory=list)
+    steps: int = 0
+    cpu_seconds: float = 0.0
+    is_done: bool = False
+
+    def after_steps(self, count: int) -> int:
+        """Counts steps and looks where one was due; gives the nanoseconds that this took."""
+        self.steps += count
+        last = self.looks[-1].step if self.looks else 0
+        if self.steps - last < max(1, int(self.steps * SHARE_BETWEEN_LOOKS)):
+            return 0
+        # What the device is still computing belongs to the steps.
+        self.job.wait()
+        began, cpu_began = self.job.clock(), process_time()
+        self.job.align()
+        evaluation = self.job.evaluate()
+        self.job.wait()
+        self.job.align()
+        self.looks.append(LookResult(step=self.steps, evaluation=evaluation))
+        self.is_done = self.alone and evaluation is not None and self._reached(evaluation)
+        self.cpu_seconds += process_time() - cpu_began
+        return self.job.clock() - began
+
+    def _reached(self, evaluation: Evaluation) -> bool:
+        if self.spec.target_accuracy is not None:
+            return (
+                bool(evaluation.predictions)
+                and (evaluation.correct or 0) / (evaluation.predictions or 1) >= self.spec.target_accuracy
+            )
+        assert self.spec.target_loss is not None
+        return evaluation.loss_sum / evaluation.samples <= self.spec.target_loss

@@ -1,0 +1,118 @@
+"""Which files a user's program is: itself and the user's own modules that it imports, found without running any.
+
+Modules of the standard library and installed packages are not the user's; all others are, wherever they lie.
+"""
+
+import ast
+import hashlib
+import sysconfig
+from collections.abc import Iterator
+from functools import cache
+from importlib import invalidate_caches
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+# Part of each identity: raised when files are found otherwise, so that old records never answer for new runs.
+IDENTITY_VERSION = 2
+# Folders of installed packages, in whatever environment.
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+# A program may import Paceline itself, whose changes are none of its own.
+OURS = "paceline"
+
+
+def source_files(program: Path) -> dict[str, Path]:
+    """The program's own file under the empty name, and by dotted name the user's modules that it imports in turn."""
+    # Files may have been written a moment ago.
+    invalidate_caches()
+    files, waiting = {"": program}, [("", program)]
+    while waiting:
+        name, file = waiting.pop()
+        for imported in _imported(name, file):
+            for module, path in _modules(imported, program.parent):
+                if module not in files and path != program:
+                    files[module] = path
+                    waiting.append((module, path))
+    return files
+
+
+def files_beside(program: Path) -> list[Path]:
+    """The program's file and those of its modules that lie in its folder or below."""
+    return [path for path in source_files(program).values() if path.is_relative_to(program.parent)]
+
+
+def identity(program: Path, length: int) -> str:
+    """A text that changes with the program or any module of the user's that it imports, and not with their place."""
+    digest = hashlib.sha256(f"{IDENTITY_VERSION}".encode())
+    for name, path in sorted(source_files(program).items()):
+        content = path.read_bytes()
+        digest.update(f"\n{name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()[:length]
+
+
+def _imported(name: str, file: Path) -> Iterator[str]:
+    """Dotted names of what a file imports, anywhere in it; relative ones are of its own package."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".") if package else []
+            above = parents[: len(parents) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
+
+
+def _modules(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """The user's module of that name and the packages that it is in, with their files; what is no module ends it."""
+    parts = [part for part in name.split(".") if part]
+    if not parts or parts[0] == OURS:
+        return
+    spec = _top_level(parts[0], str(folder))
+    for number, part in enumerate(parts):
+        if number:
+            places = spec.submodule_search_locations if spec is not None else None
+            spec = _find(part, tuple(places)) if places else None
+        if spec is None or not _is_users(spec):
+            return
+        dotted = ".".join(parts[: number + 1])
+        if spec.has_location and spec.origin is not None and Path(spec.origin).is_file():
+            yield dotted, Path(spec.origin).resolve()
+
+
+def _top_level(name: str, folder: str) -> ModuleSpec | None:
+    """As a worker finds it: beside the program first, then where Python looks anyway."""
+    beside = _find(name, (folder,))
+    # A folder without Python in it is a package by its name only, and hides nothing that is installed.
+    if beside is not None and beside.has_location:
+        return beside
+    try:
+        return find_spec(name) or beside
+    except (ImportError, ValueError, AttributeError):
+        return beside
+
+
+def _find(name: str, places: tuple[str, ...]) -> ModuleSpec | None:
+    try:
+        return PathFinder.find_spec(name, list(places))
+    except (ImportError, ValueError):
+        return None
+
+
+def _is_users(spec: ModuleSpec) -> bool:
+    if not spec.has_location:
+        # A package without a file of its own has places; what is built in has none.
+        return spec.submodule_search_locations is not None
+    place = Path(spec.origin or "").resolve()
+    return INSTALLED.isdisjoint(place.parts) and not any(place.is_relative_to(folder) for folder in _standard_library())
+
+
+@cache
+def _standard_library() -> tuple[Path, ...]:
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
