@@ -165,10 +165,8 @@ class RunSpec(Frozen):
     target_loss: float | None = Field(default=None, gt=0)
     # Whether the noise of gradients is measured, from norms of those that are there anyway.
     noise_scale: bool = False
-    # Whose samples batch norms take their statistics of: those of each worker's pass, or of all workers together.
-    batch_norm: BatchNorm = "local"
-    # Whether each worker draws its own dropout, or draws it by the place of a sample in the global batch.
-    dropout: Dropout = "by-worker"
+    batch_norm: BatchNorm = "local"  # over the samples of each worker, or of all
+    dropout: Dropout = "by-worker"  # or by a sample's place in the global batch
     # bf16 and fp16 compute in two bytes from parameters of four; bf16-pure holds everything in two.
     precision: Precision = "fp32"
     # In which precision gradients are added up between workers, where not in the strategy's usual one.

@@ -64,8 +64,14 @@ WHEN_BUILT = {
     "returns no module": (
         "def build():\n    return [1, 2]\n",
         SHAPE,
-        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a pair of functions (init, apply); "
-        "return the model itself",
+        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a Flax module or a pair of functions "
+        "(init, apply); return the model itself",
+    ),
+    "returns a module of Flax": (
+        "class Module: __module__ = 'flax.linen.module'\nclass Net(Module): pass\ndef build():\n    return Net()\n",
+        SHAPE,
+        "a module of Flax is taken as its two functions: for Linen return (lambda key: module.init(key, sample), "
+        "module.apply)",
     ),
     "has nothing to train": (
         "from torch import nn\ndef build():\n    return nn.Flatten()\n",
@@ -95,6 +101,34 @@ WHEN_BUILT = {
         SHAPE,
         "metric() of mine.py:build fails with AttributeError: 'Tensor' object has no attribute 'logits' "
         "(mine.py, line 8)",
+    ),
+    "an optimizer that fails": (
+        GOOD + "\ndef optimizer(parameters):\n    return torch.optim.SGD(parameters)\n",
+        SHAPE,
+        "optimizer() of mine.py:build fails with NameError: name 'torch' is not defined (mine.py, line 8)",
+    ),
+    "an optimizer that is none": (
+        GOOD + "\ndef optimizer(parameters):\n    return 0.1\n",
+        SHAPE,
+        "optimizer(parameters) of mine.py:build returned float, not a torch.optim.Optimizer; return the optimizer",
+    ),
+    "an update that fails": (
+        GOOD + "\nimport torch\nclass Bad(torch.optim.SGD):\n    def step(self, closure=None):\n"
+        "        raise ValueError('no step')\ndef optimizer(parameters):\n    return Bad(parameters, lr=0.1)\n",
+        SHAPE,
+        "the first update of mine.py:build fails with ValueError: no step (mine.py, line 10)",
+    ),
+    "test data of another shape": (
+        GOOD + "\nimport numpy\ndef data():\n    y = numpy.zeros(8, int)\n    shape = (8, 3, 4, 4)\n"
+        "    return numpy.zeros(shape, 'float32'), y, numpy.zeros((8, 3, 5, 5), 'float32'), y\n",
+        (),
+        "evaluating mine.py:build on its test data fails with RuntimeError: ",
+    ),
+    "a model that cannot be evaluated": (
+        GOOD.replace("return nn.Sequential(", "return Net(") + "\nclass Net(nn.Sequential):\n"
+        "    def forward(self, x):\n        assert self.training, 'only trains'\n        return super().forward(x)\n",
+        SHAPE,
+        "evaluating mine.py:build on its test data fails with AssertionError: only trains (mine.py, line 9)",
     ),
     "data of wrong form": (
         GOOD + "\ndef data():\n    return 1, 2\n", (), "data() of mine.py:build must return four arrays"

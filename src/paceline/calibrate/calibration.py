@@ -6,14 +6,16 @@ wall clock; one worker on one core uses as many of either when nothing does.
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from statistics import mean
 from typing import Any
 
 from paceline.calibrate.fit import ModelTiming, crowding_by_kind, with_operations, within_models
 from paceline.calibrate.gauge import Gauge, gauging
 from paceline.calibrate.gpu.messages import TimedOperation
+from paceline.calibrate.journal import Journal
 from paceline.calibrate.measurements import (
     deviation_of_a_run,
     layer_scratch,
@@ -24,7 +26,8 @@ from paceline.calibrate.measurements import (
 )
 from paceline.calibrate.memory import MeasuredPeak, fit_memory, fit_scratch
 from paceline.calibrate.overheads import strategy_overheads
-from paceline.calibrate.trials import Say, run_trials, run_workload, with_samples
+from paceline.calibrate.phases import Phases, Say
+from paceline.calibrate.trials import TRIALS, Trial, run_trials, run_workload, trial_runs, with_samples, workload_runs
 from paceline.contract.context import Process, spec_facts
 from paceline.costs.footprint import ModelFacts
 from paceline.errors import UserError
@@ -46,16 +49,38 @@ from paceline.systems.local import System
 LOCAL_BATCHES = (16, 64, 96, 160, 256)
 # A step of the largest takes no longer than this; where it would, all of them are smaller.
 LONGEST_STEP_SECONDS = 2.0
-# Each run should compute for about so long, in so many epochs: short ones, so that a burst of other load spoils few.
-RUN_SECONDS, EPOCHS = 1.0, (3, 13)
+# A run has so many epochs: short ones, so that a burst of other load spoils few.
+EPOCHS = (3, 13)
 STEPS_OF_AN_EPOCH = (1, 16)
-CROWDED_ROUNDS = 2
 # Of the batches, this one is run beside others; this one strategies run; and these more than once: what is held varies
 # most from run to run where most is.
-CROWDED, BY_STRATEGIES, REPEATED, REPEATS = 1, 3, (1, 4), 2
+CROWDED, BY_STRATEGIES, REPEATED = 1, 3, (1, 4)
 MOST_RANKS = 8
 # One of several dozen runs that fails does not lose the minute; one that fails again does.
 ATTEMPTS = 2
+# Of phases that are no runs, on two idle cores.
+OPERATIONS_SECONDS, COLLECTIVES_SECONDS = 18.0, 8.0
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: for how long each run computes, and how often; which trials of strategies are made."""
+
+    run_seconds: float
+    repeats: int
+    crowded_rounds: int
+    trials: tuple[Trial, ...]
+    # Whether strategies run the workload that is calibrated with, too.
+    runs_workload: bool
+    # A run with its start, on two idle cores.
+    phase_seconds: float
+
+
+THOROUGH = Effort(1.0, 2, 2, TRIALS, runs_workload=True, phase_seconds=2.0)
+# Without the trial that only tells chance of memory from rule, and each trial once.
+QUICK = Effort(
+    0.5, 1, 1, tuple(replace(trial, tries=1) for trial in (*TRIALS[:2], TRIALS[3])), False, phase_seconds=1.5
+)
 
 
 @dataclass
@@ -68,6 +93,9 @@ class Calibrator:
     say: Say
     keep: Callable[[Record], None] = lambda _record: None
     frameworks: Sequence[str] = ()
+    effort: Effort = THOROUGH
+    # Where it goes on after an interruption.
+    journal: Journal = field(default_factory=Journal)
     _servers: ForkServers | None = None
     # Seconds of one and the same step on one worker, each time that it was run, by framework and batch.
     _repeats: dict[tuple[str, int], list[float]] = field(default_factory=dict)
@@ -75,6 +103,7 @@ class Calibrator:
     _scratch: dict[str, list[LayerScratch]] = field(default_factory=dict)
     _peaks: dict[str, list[MeasuredPeak]] = field(default_factory=dict)
     _batches: tuple[int, ...] = LOCAL_BATCHES
+    _phases: Phases = field(default_factory=lambda: Phases(lambda _text: None, ()))
 
     def calibrate(self, described: Hardware) -> Hardware:
         """Measures the machine: a little more than a minute with PyTorch alone; other frameworks take longer."""
@@ -83,15 +112,16 @@ class Calibrator:
             frameworks={name: self.system.frameworks[name] for name in self.frameworks},
         )  # fmt: skip
         fields: dict[str, Any] = {}
+        self._phases = Phases(self.say, self._typical_seconds())
         with fork_servers() as servers:
             self._servers = servers
             if "torch" in self.frameworks:
                 with gauging(self.system.cores) as gauge:
-                    self.say("timing operations")
+                    self._phases.begin("timing operations")
                     # What measures and what runs are forked from import PyTorch at the same time.
                     self._prepare_runs(servers)
                     calibration = self._with_operations(calibration, gauge)
-                    self.say("timing collectives between processes")
+                    self._phases.begin("timing collectives between processes")
                     calibration, fields = self._with_collectives(calibration, gauge)
             source = f"measured by paceline calibrate, {calibration.at}"
             hardware = with_operations(self._described(described, fields, calibration), self._timed, source)
@@ -101,15 +131,29 @@ class Calibrator:
             calibration = self._with_memory(calibration)
             if "torch" in self.frameworks:
                 if len(self.system.cores) > 1:
-                    self.say(f"timing {len(self.system.cores)} workers that compute side by side")
+                    self._phases.begin(f"timing {len(self.system.cores)} workers that compute side by side")
                     calibration, hardware = self._with_crowding(calibration, hardware)
                 calibration, hardware = self._with_trials(calibration, hardware, source)
         deviation = deviation_of_a_run(list(self._repeats.values()))
         calibration = calibration.model_copy(update={"repeat_deviation": deviation})
         return hardware.model_copy(update={"calibration": calibration})
 
+    def _typical_seconds(self) -> list[float]:
+        """The seconds of each phase in order, on two idle cores."""
+        several, with_torch = len(self.system.cores) > 1, "torch" in self.frameworks
+        runs = len(LOCAL_BATCHES) + (self.effort.repeats - 1) * len(REPEATED)
+        seconds = [OPERATIONS_SECONDS, *([OPERATIONS_SECONDS / 3] if several else []), COLLECTIVES_SECONDS]
+        seconds = seconds if with_torch else []
+        seconds += [self.effort.phase_seconds] * (runs * len(self.frameworks))
+        if with_torch:
+            seconds += [(1 + 2 * self.effort.crowded_rounds) * self.effort.phase_seconds] if several else []
+            trials = trial_runs(self.system, self.effort.trials)
+            trials += workload_runs(self.base, self.system) if self.effort.runs_workload else 0
+            seconds += [self.effort.phase_seconds] * trials
+        return seconds
+
     def _prepare_runs(self, servers: ForkServers) -> None:
-        spec = self._spec(BASELINE, 1, LOCAL_BATCHES[0], RUN_SECONDS)
+        spec = self._spec(BASELINE, 1, LOCAL_BATCHES[0], self.effort.run_seconds)
         process = Process(0, 1, "worker", 0, self.system.cores[:1])
         servers.starter(strategy(BASELINE)).prepare([process_environment(spec, process, os.environ)])
 
@@ -126,14 +170,14 @@ class Calibrator:
         })  # fmt: skip
 
     def _with_operations(self, calibration: Calibration, gauge: Gauge) -> Calibration:
-        measured = gauge.operations(1)
+        measured = self.journal.measured("operations", lambda: gauge.operations(1))
         self._timed = timed_operations(measured["operations"])
         self._scratch["torch"] = fit_scratch("torch", layer_scratch(measured["scratch"]))
         crowding: dict[str, dict[str, float]] = {}
         cores = len(self.system.cores)
         if cores > 1:
-            self.say(f"timing operations on {cores} cores at once")
-            together = gauge.operations(cores)["operations"]
+            self._phases.begin(f"timing operations on {cores} cores at once")
+            together = self.journal.measured("operations at once", lambda: gauge.operations(cores))["operations"]
             crowding[str(cores)] = crowding_by_kind(self._timed, timed_operations(together))
         return calibration.model_copy(update={"operation_crowding": crowding})
 
@@ -141,7 +185,7 @@ class Calibrator:
         most = max(2, min(MOST_RANKS, len(self.system.cores)))
         curves: list[Collective] = []
         for ranks in sorted({2, most}):
-            measured = gauge.transfers(ranks)
+            measured = self.journal.measured(f"transfers of {ranks}", partial(gauge.transfers, ranks))
             rows = measured["collectives"]
             for kind in dict.fromkeys(row["kind"] for row in rows):
                 curve = transfer_curve([row for row in rows if row["kind"] == kind])
@@ -161,8 +205,8 @@ class Calibrator:
         for place, batch in enumerate(self._batches):
             if sizes:
                 expected = seconds[-1] * batch / sizes[-1]
-            for repeat in range(REPEATS if place in REPEATED else 1):
-                self.say(f"{single.name}: steps of {batch} samples")
+            for repeat in range(self.effort.repeats if place in REPEATED else 1):
+                self._phases.begin(f"{single.name}: steps of {batch} samples")
                 record = self._run(self._spec(single.name, 1, batch, expected), repeat)
                 step = one_worker_seconds(record)
                 self._repeats.setdefault((framework, batch), []).append(step)
@@ -198,7 +242,7 @@ class Calibrator:
         # In turn, so that what changes on the machine meanwhile meets both, and each compared with its neighbours.
         alone_seconds = [self._alone_again(single, 0)]
         crowding, lateness = [], []
-        for turn in range(CROWDED_ROUNDS):
+        for turn in range(self.effort.crowded_rounds):
             record = self._run(side_by_side, turn)
             alone_seconds.append(self._alone_again(single, turn + 1))
             step = measured_step(record)
@@ -217,13 +261,13 @@ class Calibrator:
         return calibration, hardware.model_copy(update={"straggling": Quantity(value=straggling, source=source)})
 
     def _alone_again(self, single: RunSpec, turn: int) -> float:
-        seconds = one_worker_seconds(self._run(single, REPEATS + turn))
+        seconds = one_worker_seconds(self._run(single, THOROUGH.repeats + turn))
         self._repeats["torch", self._batches[CROWDED]].append(seconds)
         return seconds
 
     def _with_trials(self, calibration: Calibration, hardware: Hardware, source: str) -> tuple[Calibration, Hardware]:
         """Fits operations as they are within models, and then what strategies' software takes beside them."""
-        trials = run_trials(self.system, self._run, self.say)
+        trials = run_trials(self.system, self._run, self._phases.begin, self.effort.trials)
         models = [
             ModelTiming(trial.facts, trial.alone.spec.samples_per_step, trial.alone.step.cpu_seconds)
             for trial in trials
@@ -232,20 +276,28 @@ class Calibrator:
         hardware = within_models(hardware, models, source)
         batch = self._batches[BY_STRATEGIES]
         step = Compute(hardware, "torch", "fp32").passes(self.facts, batch, model_digest(self.facts)).total
-        workload = run_workload(self.base, self.facts, batch, step, self.system, self._run, self.say)
+        workload = None
+        if self.effort.runs_workload:
+            workload = run_workload(self.base, self.facts, batch, step, self.system, self._run, self._phases.begin)
         overheads = strategy_overheads(hardware, [*trials, *([workload] if workload else [])])
         return hardware.calibrated.model_copy(update={"overheads": overheads}), hardware
 
     def _spec(self, name: str, workers: int, batch: int, step_seconds: float) -> RunSpec:
         step_seconds = max(step_seconds, 1e-6)
-        epochs = _between(EPOCHS, RUN_SECONDS / step_seconds)
-        steps = _between(STEPS_OF_AN_EPOCH, RUN_SECONDS / epochs / step_seconds)
+        run_seconds = self.effort.run_seconds
+        epochs = _between(EPOCHS, run_seconds / step_seconds)
+        steps = _between(STEPS_OF_AN_EPOCH, run_seconds / epochs / step_seconds)
         return self.base.model_copy(update={
             "strategy": name, "workers": workers, "global_batch": batch, "local_batch": None, "epochs": epochs,
             "steps": None, "train_samples": batch * steps, "device": "cpu", "precision": "fp32", "knobs": {},
         })  # fmt: skip
 
     def _run(self, spec: RunSpec, repeat: int) -> Record:
+        record = self.journal.record(f"run {spec.key()} {repeat}", lambda: self._launched(spec, repeat))
+        self._keep_peak(record)
+        return record
+
+    def _launched(self, spec: RunSpec, repeat: int) -> Record:
         assert self._servers is not None
         launcher = LocalLauncher(self._servers.starter(strategy(spec.strategy)))
         for _ in range(ATTEMPTS):
@@ -259,7 +311,6 @@ class Calibrator:
             self.say(f"{spec.strategy} x{spec.workers} failed: {record.reason}")
         else:
             raise UserError(f"calibrating failed: {spec.strategy} x{spec.workers}: {record.reason}; run it by itself")
-        self._keep_peak(record)
         return record
 
     def _keep_peak(self, record: Record) -> None:

@@ -73,15 +73,30 @@ class TrialModel:
     is_workload: bool = False
 
 
-def run_trials(system: System, run: Run, say: Say) -> list[TrialModel]:
-    """Runs all of `TRIALS`, model by model."""
+def trial_runs(system: System, trials: Sequence[Trial] = TRIALS) -> int:
+    """How many configurations the trials run."""
+    return sum(1 + sum(_can_run(spec, system) for spec in _of_strategies(trial, len(system.cores))) for trial in trials)
+
+
+def workload_runs(base: RunSpec, system: System) -> int:
+    """How many configurations of the workload that is calibrated with are run, if a step of it is not too long."""
+    cores = len(system.cores)
+    if cores == 1:
+        return 0
+    spec = base.model_copy(update={"workers": cores, "global_batch": cores, "local_batch": None, "knobs": {}})
+    named = (complete(spec.model_copy(update={"strategy": name})) for name in timed_strategies())
+    return 1 + sum(_can_run(each, system) for each in named)
+
+
+def run_trials(system: System, run: Run, say: Say, trials: Sequence[Trial] = TRIALS) -> list[TrialModel]:
+    """Runs the trials, model by model."""
     cores = len(system.cores)
     models = []
-    for trial in TRIALS:
+    for trial in trials:
         options = ", ".join(f"{name} {value}" for name, value in trial.options.items())
         say(f"{BASELINE}: a small {trial.workload} ({options})")
         alone = _least_disturbed(_spec(trial, BASELINE, 1, cores), run, trial.tries)
-        specs = [_spec(trial, name, cores, cores) for name in timed_strategies(trial.workload) if cores > 1]
+        specs = _of_strategies(trial, cores)
         models.append(TrialModel(alone, _by_strategies(specs, system, run, say, trial.tries), spec_facts(alone.spec)))
     return models
 
@@ -122,6 +137,10 @@ def _by_strategies(specs: Sequence[RunSpec], system: System, run: Run, say: Say,
             say(f"{spec.strategy}: its own share of a step")
             runs[spec.strategy] = _least_disturbed(spec, run, tries)
     return runs
+
+
+def _of_strategies(trial: Trial, cores: int) -> list[RunSpec]:
+    return [_spec(trial, name, cores, cores) for name in timed_strategies(trial.workload) if cores > 1]
 
 
 def _can_run(spec: RunSpec, system: System) -> bool:

@@ -25,8 +25,8 @@ NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
 # Each is a function of the same name in a file of the same name.
 COMMANDS = (
-    "doctor", "strategies", "run", "join", "show", "explain", "compare", "timeline", "report", "export", "serve",
-    "calibrate", "predict", "recommend", "script", "validate",
+    "doctor", "strategies", "run", "join", "show", "explain", "compare", "timeline", "report", "export", "merge",
+    "serve", "calibrate", "predict", "recommend", "script", "validate",
 )  # fmt: skip
 # Former names that still work and that no help text lists.
 ALIASES = {"trace": "timeline"}

@@ -1,5 +1,6 @@
 """`paceline calibrate`: measures this machine and writes the system file that predictions start from."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -9,10 +10,11 @@ from typing import Annotated, Any, cast, get_args
 
 from rich.markup import escape
 
-from paceline.calibrate.calibration import Calibrator
-from paceline.calibrate.gpu.calibrator import USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
+from paceline.calibrate.calibration import QUICK, THOROUGH, Calibrator
+from paceline.calibrate.gpu.calibrator import QUICK_SECONDS, USUAL_SECONDS, USUAL_SLICES, GpuCalibrator
 from paceline.calibrate.gpu.messages import Where
 from paceline.calibrate.gpu.replay import NO_REPLAY, replay_of
+from paceline.calibrate.journal import Journal
 from paceline.calibrate.log_numbers import FITTED
 from paceline.calibrate.logs import FittedLog, fit_log, system_that_fits
 from paceline.calibrate.merge import merge_systems
@@ -43,6 +45,8 @@ from paceline.units import format_bytes, format_count, format_percent, format_se
 MOST_DISTURBED = 1 / 3
 # Options that are for the launcher and not for the machine that calibrates itself.
 _OF_THE_LAUNCHER = frozenset({"on", "out", "db", "fresh", "model"})
+# Options that change nothing of what is measured.
+_NO_INPUT = frozenset({"out", "db", "fresh"})
 LOG_PANEL = "Logged runs"
 HEADER = (
     "# Written by paceline calibrate. Seconds, bytes, and relative deviations (residual); see docs/cost-model.md.\n\n"
@@ -83,6 +87,7 @@ class CalibrateOptions(ModelOptions):
     fresh: Annotated[
         bool, flag("--fresh", "Replace the file; else the less disturbed measurement of both is kept.")
     ] = False
+    quick: Annotated[bool, flag("--quick", "In about half the time, each run once and shorter.")] = False
     db: Db = DEFAULT_PATH
 
 
@@ -99,11 +104,30 @@ def calibrate(options: CalibrateOptions) -> None:
     if fleet != LOCAL:
         measured, out = _on_fleet(options, fleet)
     else:
-        measured = _cores(options) if options.device == "cpu" else _gpus(options)
+        with _journal(options, out) as journal:
+            measured = _cores(options, journal) if options.device == "cpu" else _gpus(options, journal)
     if out.is_file() and not options.fresh:
         measured = merge_systems(load_hardware(str(out)), measured)
     _write(measured, out)
     _print(measured, out)
+
+
+@contextmanager
+def _journal(options: CalibrateOptions, out: Path) -> Iterator[Journal]:
+    """What is measured is kept beside the file that is written, until that is whole."""
+    here = local_system()
+    chosen = {field.name: str(getattr(options, field.name)) for field in fields(options) if field.name not in _NO_INPUT}
+    identity = {"machine": here.cpu, "cores": here.cores, "frameworks": here.frameworks, "options": chosen}
+    partial = out.with_name(f"{out.name}.partial")
+    with user_can_choose(f"what is measured cannot be kept in {partial}", "--out"):
+        journal = Journal(partial, json.dumps(identity, sort_keys=True), options.fresh)
+    if journal.known:
+        errors().print(
+            f"going on with {format_count(journal.known, 'measurement')} of a calibration that was interrupted "
+            f"(--fresh begins anew)"
+        )
+    yield journal
+    journal.close()
 
 
 def _write(hardware: Hardware, out: Path) -> None:
@@ -142,7 +166,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         yield say
 
 
-def _cores(options: CalibrateOptions) -> Hardware:
+def _cores(options: CalibrateOptions, journal: Journal) -> Hardware:
     described_machine = load_hardware("cpu-2-cores")
     question = Question(hardware=described_machine, **model_fields(options))
     chosen = _frameworks(options.frameworks, question)
@@ -153,7 +177,8 @@ def _cores(options: CalibrateOptions) -> Hardware:
             store.add(record)
             disturbed.append(was_disturbed(record))
 
-        calibrator = Calibrator(local_system(), question.base, question.facts, say, keep, frameworks=chosen)
+        effort = QUICK if options.quick else THOROUGH
+        calibrator = Calibrator(local_system(), question.base, question.facts, say, keep, chosen, effort, journal)
         measured = calibrator.calibrate(described_machine)
     if sum(disturbed) > len(disturbed) * MOST_DISTURBED:
         errors().print(
@@ -196,11 +221,14 @@ def _words(chosen: dict[str, Any]) -> list[str]:
     words = []
     for name, value in chosen.items():
         option = f"--{names.get(name, name).replace('_', '-')}"
+        if value is True:
+            words.append(option)
+            continue
         words += [word for each in (value if isinstance(value, list) else [value]) for word in (option, str(each))]
     return words
 
 
-def _gpus(options: CalibrateOptions) -> Hardware:
+def _gpus(options: CalibrateOptions, journal: Journal) -> Hardware:
     system, device = local_system(), options.device
     if not system.gpus:
         raise SpecError(f"--device {device}: this machine has no CUDA device; use --device cpu, or see paceline doctor")
@@ -216,7 +244,8 @@ def _gpus(options: CalibrateOptions) -> Hardware:
         replay = replay_of(Question(hardware=load_hardware("h200-nvlink"), **model_fields(options)), batches)
     with _progress() as say:
         calibrator = GpuCalibrator(
-            system, device, say, options.slices, replay, seconds=options.seconds,  # type: ignore[arg-type]  # checked
+            system, device, say, options.slices, replay, journal=journal,  # type: ignore[arg-type]  # checked
+            seconds=min(options.seconds, QUICK_SECONDS) if options.quick else options.seconds,
         )  # fmt: skip
         measured = calibrator.calibrate()
     for part, reason in calibrator.failures.items():

@@ -16,8 +16,8 @@ from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row, Summary, SummaryOptions
-from paceline.cli.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.options import make_option
+from paceline.cli.tables.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.tables.long_table import LongTable
 from paceline.cli.terminal import Db, StudyName, flag, output, print_json
 from paceline.errors import UserError

@@ -226,6 +226,8 @@ def _is_mapping(value: Any) -> bool:
 
 def _as_tree(value: Any) -> Tree:
     """Dicts and tuples all the way down; lists of arrays are tuples."""
+    if hasattr(value, "dtype"):  # most leaves, in every step
+        return value
     if isinstance(value, dict) or _is_mapping(value):
         return {str(name): _as_tree(value[name]) for name in value.keys()}  # noqa: SIM118 - not every mapping iterates
     return tuple(map(_as_tree, value)) if isinstance(value, tuple | list) else value

@@ -8,7 +8,7 @@ import numpy as np
 
 from paceline.contract.job import InputTimes
 from paceline.data.order import Indices
-from paceline.data.sources import Batch, IndexedSource, LoadedData, numbers_of, stack_samples
+from paceline.data.sources import Batch, IndexedSource, LoadedData, as_batch, numbers_of, stack_samples
 from paceline.spec import RunSpec
 
 
@@ -51,4 +51,4 @@ class HostBatches:
     def test_stream(self) -> Iterator[Batch]:
         """The share of a stream of test samples."""
         opened = self._data.test.opened(self._samples, epoch=0, **self._place)
-        yield from map(numbers_of, self._data.test.full_batches(opened, self._samples))
+        yield from map(numbers_of, map(as_batch, opened))

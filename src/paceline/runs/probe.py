@@ -132,7 +132,17 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
             return replace(facts, train_samples=context.train_samples, structure=structure, **_source_facts(context))
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
-    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; return the model itself")
+    raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; {_what_to_return(built)}")
+
+
+def _what_to_return(built: Any) -> str:
+    """What to do about a model of no known kind; one of Flax is a model, and is taken as its functions."""
+    if any(kind.__module__.partition(".")[0] == "flax" for kind in type(built).__mro__):
+        return (
+            "a module of Flax is taken as its two functions: for Linen return (lambda key: module.init(key, sample), "
+            "module.apply), for NNX split it and merge it in apply (docs/workloads.md)"
+        )
+    return "return the model itself"
 
 
 def _source_facts(context: Context) -> dict[str, Any]:
@@ -153,11 +163,16 @@ def _is_pair_of_functions(built: Any) -> bool:
     return isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))
 
 
+def _is_jax_model(built: Any) -> bool:
+    modules = (_is_instance_of(f"flax.{kind}", "Module") for kind in ("nnx", "linen"))
+    return _is_pair_of_functions(built) or any(is_instance(built) for is_instance in modules)
+
+
 # For each kind of model: how it is recognised, and the function that looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "inspect_torch"),
     "keras": (_is_instance_of("keras", "Model"), "keras.probe", "inspect_keras"),
-    "jax": (_is_pair_of_functions, "jax.probe", "inspect_jax"),
+    "jax": (_is_jax_model, "jax.probe", "inspect_jax"),
 }
 
 

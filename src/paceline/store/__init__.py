@@ -10,6 +10,6 @@ from paceline.store.results_file import DEFAULT_PATH, Store
 from paceline.store.schema import APPLICATION_ID, BUSY_SECONDS, MIGRATIONS, refuse_memory
 
 __all__ = [
-    "APPLICATION_ID", "BUSY_SECONDS", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack", "refuse_memory",
-    "unpack",
+    "APPLICATION_ID", "BUSY_SECONDS", "DEFAULT_PATH", "MIGRATIONS", "Owner", "Store", "is_here", "pack",
+    "refuse_memory", "unpack",
 ]  # fmt: skip

@@ -169,6 +169,10 @@ class Store:
                 damage[f"record {number}"] = str(error)
         self._warn(damage)
 
+    def everything(self) -> Iterator[Record]:
+        """Every record with its steps, in the order they were stored, also those that a newer one replaces."""
+        return self.read((number for (number,) in self._rows("SELECT id FROM runs ORDER BY id")), with_steps=True)
+
     def add_to_study(self, study: str, keys: Iterable[str]) -> None:
         """Adds configurations to a study; a run that another study already made then belongs to both."""
         with self._writing(), self._transaction():

@@ -54,6 +54,13 @@ class UserModel:
     metric: Callable[[Any, Any], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
+    def named_metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """The metrics of one batch as the file's `metric` returned them, by name."""
+        values = {} if self.metric is None else self.metric(outputs, targets)
+        return {
+            str(name): value for name, value in (values if isinstance(values, Mapping) else {"metric": values}).items()
+        }
+
     def metric_values(self, outputs: Any, targets: Any) -> dict[str, float]:
         """The metrics of one batch by name, as the file's `metric` computes them; none where it has no such function.
 
@@ -61,10 +68,9 @@ class UserModel:
         """
         if self.metric is None:
             return {}
-        values = self.metric(outputs, targets)
-        named = values if isinstance(values, Mapping) else {"metric": values}
+        named = self.named_metrics(outputs, targets)
         try:
-            return {str(name): float(value) for name, value in named.items()}
+            return {name: float(value) for name, value in named.items()}
         except (TypeError, ValueError) as error:
             raise ModelError(
                 f"metric() of {self.label} must return a number or a dict of numbers by name: {error}; "

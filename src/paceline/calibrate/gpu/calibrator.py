@@ -1,7 +1,9 @@
 """Measures the GPUs of this machine, or slices of the first one ─► a system in numbers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from paceline.calibrate.gpu.fit import (
@@ -16,6 +18,8 @@ from paceline.calibrate.gpu.fit import (
 from paceline.calibrate.gpu.gauge import GpuGauge, Say, gpu_gauging
 from paceline.calibrate.gpu.messages import GpuAnswer, Part, Where
 from paceline.calibrate.gpu.replay import NO_REPLAY, Replay
+from paceline.calibrate.journal import Journal
+from paceline.calibrate.phases import Phases
 from paceline.errors import UserError
 from paceline.systems.hardware import LOCAL, Calibration, Collective, Hardware, Quantity
 from paceline.systems.local import System
@@ -31,7 +35,7 @@ LINK_SECONDS = 7.0
 CROWDING_SECONDS = 6.0
 # Until a process has CUDA, or NCCL has joined several.
 START_SECONDS = 4.0
-USUAL_SECONDS = 90.0
+USUAL_SECONDS, QUICK_SECONDS = 90.0, 40.0
 RANKS = (2, 4, 8)
 USUAL_SLICES = 4
 
@@ -51,18 +55,26 @@ class GpuCalibrator:
     seconds: float = USUAL_SECONDS
     most_flops: float = float("inf")
     failures: dict[str, str] = field(default_factory=dict)
+    # Where it goes on after an interruption.
+    journal: Journal = field(default_factory=Journal)
 
     def calibrate(self) -> Hardware:
         """A minute or a little more."""
-        with gpu_gauging(self.device, self.system, self.slices, self.say, self.most_flops) as gauge:
+        link_seconds = START_SECONDS + CROWDING_SECONDS + LINK_SECONDS * self._haste
+        first = (
+            START_SECONDS + sum(self.parts.values()) * self._haste + (REPLAY_SECONDS if self.replay.operations else 0)
+        )
+        phases = Phases(self.say, [first, *(link_seconds for _ in self._ranks)])
+        with gpu_gauging(self.device, self.system, self.slices, phases.note, self.most_flops) as gauge:
             parts = {part: seconds * self._haste for part, seconds in self.parts.items()}
             if self.replay.operations:
                 parts["replay"] = REPLAY_SECONDS
-            answer = self._measured(gauge.measure(parts, replay=self.replay))
+            phases.begin("timing operations")
+            answer = self._measured("operations", lambda: gauge.measure(parts, replay=self.replay))
             if not answer.operations and not answer.replayed:
                 reason = next(iter(answer.failures.values()), "nothing was timed")
                 raise UserError(f"calibrating with device {self.device} failed: {reason}; run paceline doctor")
-            links, together = self._with_links(gauge)
+            links, together = self._with_links(gauge, phases)
         return self._hardware(answer, links, together)
 
     @property
@@ -77,18 +89,22 @@ class GpuCalibrator:
         full_seconds = sum(self.parts.values()) + LINK_SECONDS * len(self._ranks)
         return min(1.0, max(0.1, (self.seconds - starting) / full_seconds))
 
-    def _measured(self, answer: GpuAnswer) -> GpuAnswer:
+    def _measured(self, name: str, measure: Callable[[], GpuAnswer]) -> GpuAnswer:
+        text = self.journal.measured(name, lambda: measure().model_dump_json())
+        answer = GpuAnswer.model_validate_json(text)
         self.failures |= answer.failures
         for part, count in answer.left_out.items():
             self.failures[part] = f"no time for {count} of its cases"
         return answer
 
-    def _with_links(self, gauge: GpuGauge) -> tuple[list[Collective], dict[int, GpuAnswer]]:
+    def _with_links(self, gauge: GpuGauge, phases: Phases) -> tuple[list[Collective], dict[int, GpuAnswer]]:
         """Curves of transfers between as many ranks as there are devices, and the answers by number of ranks."""
         curves: list[Collective] = []
         together: dict[int, GpuAnswer] = {}
         for ranks in self._ranks:
-            answer = self._measured(gauge.measure({"links": LINK_SECONDS * self._haste}, world=ranks))
+            phases.begin(f"timing transfers between {ranks} ranks")
+            seconds: dict[Part, float] = {"links": LINK_SECONDS * self._haste}
+            answer = self._measured(f"links of {ranks}", partial(gauge.measure, seconds, world=ranks))
             curves += curves_of(answer.transfers, ranks)
             if answer.transfers:
                 together[ranks] = answer

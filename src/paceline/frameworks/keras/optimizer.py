@@ -144,6 +144,11 @@ def optimizer_for(
     variables = model.trainable_variables
     if user_model is not None and user_model.optimizer is not None:
         optimizer = without_scheduler(user_model.label, user_model.optimizer(variables))
+        if not isinstance(optimizer, keras.optimizers.Optimizer):
+            raise ModelError(
+                f"optimizer(variables) of {user_model.label} returned {type(optimizer).__name__}, not a Keras "
+                f"optimizer; return the optimizer itself"
+            )
     else:
         schedule = RunSchedule(settings, context.total_steps, updates_per_step) if settings.scheduled else None
         optimizer = kinds[settings.name](settings, schedule)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from paceline.contract.context import Context
 from paceline.contract.job import InputTimes
 from paceline.data.order import Indices
-from paceline.data.sources import Batch, IndexedSource, LoadedData, StreamSource
+from paceline.data.sources import Batch, IndexedSource, LoadedData, StreamSource, as_batch
 from paceline.data.tree import Tree, map_tree
 from paceline.frameworks.torch.resident_data import IMAGE_DIMENSIONS
 from paceline.spec import RunSpec
@@ -35,6 +35,7 @@ class LoadedBatches:
     def __init__(self, context: Context, data: LoadedData, device: torch.device, share: tuple[int, int]) -> None:
         spec = context.spec
         self._spec, self._data, self._device = spec, data, device
+        self._channels_last = spec.memory_format == "channels_last"
         self._replica, self._replicas = share
         self._local_batch = spec.samples_per_step // self._replicas
         self.evaluation_batch = min(data.evaluation_batch, self._local_batch)
@@ -72,10 +73,11 @@ class LoadedBatches:
 
     def _move(self, inputs: Tree, targets: Tree) -> Batch:
         """To the device, and there into single precision and with the channels of images where the run wants them."""
-        channels_last = self._spec.memory_format == "channels_last"
+        channels_last, moves = self._channels_last, self._device.type != "cpu"
 
         def put(tensor: Tensor) -> Tensor:
-            tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
+            if moves:
+                tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
             return tensor.float() if tensor.dtype == torch.float64 else tensor
 
         def put_input(tensor: Tensor) -> Tensor:
@@ -106,9 +108,9 @@ class LoadedBatches:
         place = {"rank": part, "workers": parts, "epoch": 0, "seed": spec.seed, **_loader_fields(spec)}
         opened = source.opened(self._local_batch, **place)
         stretch = None if source.samples is None else self._data.test_samples
-        batches = source.full_batches(opened, self._local_batch)
+        batches: Iterator[Batch] = map(as_batch, opened)
         if stretch is not None:
-            batches = islice(batches, max(1, stretch // parts // self._local_batch))
+            batches = islice(batches, max(1, -(-stretch // parts // self._local_batch)))
         while agree((batch := next(batches, None)) is not None):
             assert batch is not None
             yield self._move(*tensors_of(batch))

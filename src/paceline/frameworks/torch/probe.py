@@ -13,10 +13,11 @@ from paceline.data.tree import Tree, call, describe, leaves, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts
-from paceline.frameworks.torch.evaluation import loss_function
+from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
+from paceline.frameworks.torch.training import optimizer_for
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
 # Objects without a name of their own are shown with their place in memory, which is not the same twice.
@@ -38,7 +39,9 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
-    outputs = _pass_through(context, module, inputs, targets)
+    outputs, loss = _pass_through(context, module, inputs, targets)
+    _try_update(context, module, loss)
+    _try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
@@ -87,8 +90,8 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
     return reasons
 
 
-def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> Any:
-    """Sends two samples forward and backward and through the file's metric; gives the model's outputs."""
+def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> tuple[Any, torch.Tensor]:
+    """Sends two samples forward and backward and through the file's metric; gives the model's outputs and the loss."""
     assert context.user_model is not None
     label, form = context.user_model.label, describe(inputs)
     try:
@@ -98,7 +101,8 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
             f"{label} does not take inputs of shape {form}: {type(error).__name__}: {error}; {_hint(context, inputs)}"
         ) from error
     try:
-        loss_function(context)(outputs, targets).backward()
+        loss = loss_function(context)(outputs, targets)
+        loss.backward()
     except Exception as error:
         raise ModelError(
             f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
@@ -107,7 +111,7 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
         ) from error
     with torch.no_grad():
         call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
-    return outputs
+    return outputs, loss.detach()
 
 
 def _hint(context: Context, inputs: Tree) -> str:
@@ -132,6 +136,29 @@ def _output_text(outputs: Any) -> str:
         return str(tuple(outputs.shape))
     parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
     return f"a {type(outputs).__name__}{parts}"
+
+
+def _try_update(context: Context, module: nn.Module, loss: torch.Tensor) -> None:
+    """Makes the optimizer as a worker does and updates the weights once, by the gradients that are there."""
+    user_model = context.user_model
+    assert user_model is not None
+    optimizer = call_user_code(f"optimizer() of {user_model.label}", optimizer_for, context, module)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ModelError(
+            f"optimizer(parameters) of {user_model.label} returned {type(optimizer).__name__}, not a "
+            f"torch.optim.Optimizer; return the optimizer itself"
+        )
+    closure = (lambda: loss,) if isinstance(optimizer, torch.optim.LBFGS) else ()
+    call_user_code(f"the first update of {user_model.label}", optimizer.step, *closure)
+
+
+def _try_evaluation(context: Context, module: nn.Module, data: ResidentData) -> None:
+    """Evaluates the model on two test samples, with the loss and the metric of the run."""
+    user_model = context.user_model
+    assert user_model is not None
+    test = TestPart(data, 0, max(1, data.test_samples // SAMPLES))
+    what = f"evaluating {user_model.label} on its test data"
+    call_user_code(what, evaluate, module, loss_function(context), user_model, test)
 
 
 def describe_structure(model: nn.Module) -> list[str]:
