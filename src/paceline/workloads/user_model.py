@@ -10,6 +10,7 @@ metric(outputs, targets)     optional: a number, or numbers by name in a dict, e
 optimizer(parameters)        optional: the optimizer, or in PyTorch (optimizer, scheduler); the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
+A class of LightningModules in place of `build` brings all of that itself (`lightning_module.py`).
 """
 
 import ast
@@ -27,6 +28,7 @@ from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
+from paceline.workloads.lightning_module import LightningModel, declares_lightning_data, is_lightning_module
 from paceline.workloads.user_data import data_set
 from paceline.workloads.user_sources import loaded_data
 
@@ -97,7 +99,7 @@ def declared_functions(file: ModelFile) -> set[str]:
     names = _names(tree)
     if file.function not in names and ANY_NAME not in names:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
-    return names
+    return names | ({"data"} if declares_lightning_data(tree, file.function) else set())
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -128,6 +130,11 @@ def load_user_model(file: ModelFile) -> UserModel:
     if not callable(build):
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
+        )
+    if is_lightning_module(build):
+        parts = LightningModel(build, module, file.label)
+        return UserModel(
+            file.label, parts.build, parts.data, loss=None, optimizer=parts.optimizer, collate=parts.collate
         )
     optional = {part: getattr(module, part, None) for part in _OPTIONAL}
     return UserModel(
