@@ -36,11 +36,16 @@ demo-plan:
 	@echo "and ends with a table and the path of a report. It writes into $(VENV) and demo/ only; stopped, it goes on where it was."
 
 test: check
-	$(BIN)/pytest $(IN_PARALLEL) -m "not alone and not soak" tests/contract tests/integration tests/browser
+	$(BIN)/pytest $(IN_PARALLEL) -m "not alone and not soak" tests/contract tests/integration tests/campaign tests/browser
 	$(BIN)/pytest -m "alone and not soak" tests/contract tests/integration
 
+# `make soak MINUTES=30` is the campaign alone: kills, signals, hostile input and damage by chance (tests/campaign).
 soak: $(VENV)/all
+ifdef MINUTES
+	cd tests && ../$(BIN)/python -m campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+else
 	$(BIN)/pytest $(IN_PARALLEL) -m soak tests
+endif
 
 check: $(VENV)/all
 	$(BIN)/ruff format --check src tests benchmarks tools

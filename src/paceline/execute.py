@@ -14,6 +14,7 @@ from paceline.plan import Plan, PlannedRun, expand_strategies, make_plan
 from paceline.record import FINAL, Record, Status
 from paceline.runs.elastic.launch import launch_elastic
 from paceline.runs.fleets import Machines, open_machines
+from paceline.runs.interrupts import held_interrupts
 from paceline.runs.launch import launch, skipped_record
 from paceline.runs.probe import probe
 from paceline.runs.wire import RunNews
@@ -115,9 +116,11 @@ def execute(plan: Plan, store: Store, listener: Listener, machines: Machines | N
                 listener.made_elsewhere(run, number)
                 continue
             listener.started(run, number)
-            start = launch if run.spec.membership is None else launch_elastic
-            record = start(run, plan.study, machines.system, listener.event, launcher=launchers[run.spec.strategy])
-            store.add(record)
+            start, launcher = launch if run.spec.membership is None else launch_elastic, launchers[run.spec.strategy]
+            # From the end of its processes on, a run is stored before anything stops the study.
+            with held_interrupts():
+                record = start(run, plan.study, machines.system, listener.event, launcher=launcher)
+                store.add(record)
         outcome.counts[record.status] = outcome.counts.get(record.status, 0) + 1
         listener.ended(record)
         if record.status is Status.INTERRUPTED:

@@ -103,10 +103,14 @@ class Tool:
 
     def start(self, *words: str | Path) -> "Started":
         """Starts a command and does not wait for it."""
+        return self.start_words([SCRIPT, *words])
+
+    def start_words(self, words: list[str | Path]) -> "Started":
+        """Starts any program and does not wait for it."""
         out, err = self.temporary / "out", self.temporary / "err"
         with out.open("w") as to_out, err.open("w") as to_err:
             process = subprocess.Popen(
-                [SCRIPT, *words], cwd=self.folder, env=self.environment,
+                words, cwd=self.folder, env=self.environment,
                 stdin=subprocess.DEVNULL, stdout=to_out, stderr=to_err, preexec_fn=hear_interrupts,  # noqa: PLW1509
             )  # fmt: skip
         self.started.append(process)

@@ -4,22 +4,20 @@
 """
 
 import ast
-import os
-import signal
 import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from paceline.cli.shell.completion import command_to_complete
-from paceline.cli.terminal import errors
+from paceline.cli.terminal import errors, outlive_readers
 from paceline.errors import DamagedRecords, UserError
+from paceline.runs.interrupts import hear_signals
 
 NAME = "paceline"
 EXIT_WRONG_INPUT, EXIT_INTERRUPTED = 2, 130
@@ -90,7 +88,8 @@ def _options(
 
 def main() -> None:
     """The entry point."""
-    signal.signal(signal.SIGTERM, _as_interrupt)
+    hear_signals()
+    outlive_readers()
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     words = [command_to_complete(), *sys.argv[1:2]]
     try:
@@ -106,10 +105,6 @@ def main() -> None:
             raise
         errors().print("[bold]interrupted[/]; every finished run is stored, the same command goes on from there")
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read the output has gone (paceline show | head); nothing is left to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 def _complain(text: str) -> None:
@@ -124,7 +119,3 @@ def _show_warning(usual: Callable[..., None], message: Warning | str, category: 
         _complain(str(message))
     else:
         usual(message, category, *place)
-
-
-def _as_interrupt(_signal: int, _frame: FrameType | None) -> Any:
-    raise KeyboardInterrupt

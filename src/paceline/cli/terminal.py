@@ -1,6 +1,9 @@
 """The consoles that commands print to, and the options that several share."""
 
+import io
 import json
+import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +30,39 @@ def errors() -> "Console":
     """The console for messages and progress: standard error."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    class Messages(Console):
+        def on_broken_pipe(self) -> None:
+            _send_nowhere(sys.stderr.fileno())
+
+    return Messages(stderr=True, highlight=False)
+
+
+class _UntilNobodyReads(io.FileIO):
+    """A file descriptor that takes what is written to it also after whoever read it has gone."""
+
+    def write(self, data: Any) -> int:
+        """The number of bytes that were taken."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            _send_nowhere(self.fileno())
+            return memoryview(data).nbytes
+
+
+def outlive_readers() -> None:
+    """Lets a command go on to its own exit code when its output is no longer read, as in `paceline show | head -1`."""
+    before = sys.stdout
+    if isinstance(before, io.TextIOWrapper) and before is sys.__stdout__:
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_UntilNobodyReads(before.fileno(), "wb", closefd=False)), before.encoding, before.errors,
+            line_buffering=before.line_buffering, write_through=before.write_through,
+        )  # fmt: skip
+
+
+def _send_nowhere(descriptor: int) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def plain_table(first: str, *columns: str, least_width: int | None = None) -> "Table":

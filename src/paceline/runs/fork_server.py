@@ -22,7 +22,19 @@ from time import perf_counter_ns
 from typing import IO
 
 from paceline.runs.processes import CODE_FAILED, POLL_SECONDS, cpu_seconds, die_with, leave
-from paceline.runs.wire import MESSAGE_BYTES, SERVER_MESSAGE, ForkRequest, ProcessEnded, ProcessStarted, ServerReady
+
+if __name__ == "__main__":
+    # Before the imports, which take seconds on a busy machine: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(sys.argv[2]))
+
+from paceline.runs.wire import (
+    MESSAGE_BYTES,
+    SERVER_MESSAGE,
+    ForkRequest,
+    ProcessEnded,
+    ProcessStarted,
+    ServerReady,
+)
 
 MOST_FDS = 2
 
@@ -36,6 +48,8 @@ class ForkServer:
     # Where what the imports print goes: nowhere, because TensorFlow greets every process.
     output: IO[bytes] | int = subprocess.DEVNULL
     exit_codes: dict[int, int] = field(default_factory=dict)
+    # Whether the server has ended, and with it, by the kernel's hand, all processes that it forked.
+    ended: bool = False
 
     def __post_init__(self) -> None:
         self._channel, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -54,8 +68,13 @@ class ForkServer:
     @cached_property
     def ready(self) -> ServerReady | None:
         """What the server says once it has imported everything; None where it could not."""
-        message = self._channel.recv(MESSAGE_BYTES)
+        message = self._message()
         return ServerReady.model_validate_json(message) if message else None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended after it had imported everything."""
+        return self.process.poll() is not None and self.ready is not None
 
     def wait_for_imports(self) -> ServerReady | None:
         """Returns when a fork is possible; None where it is not safe, as after an import that started threads."""
@@ -65,22 +84,33 @@ class ForkServer:
         """A new process, which inherits these file descriptors."""
         if self.ready is None:
             raise ChildProcessError("the fork server could not import its modules")
-        socket.send_fds(self._channel, [request.model_dump_json().encode()], list(fds))
-        while (pid := self._receive()) is None:
-            continue
-        return ForkedProcess(pid, self)
+        try:
+            socket.send_fds(self._channel, [request.model_dump_json().encode()], list(fds))
+        except BrokenPipeError:
+            self.ended = True
+        while not self.ended:
+            if (pid := self._receive()) is not None:
+                return ForkedProcess(pid, self)
+        raise ChildProcessError("the fork server ended; the processes that it forked ended with it")
 
     def collect_exit_codes(self, seconds: float = 0.0) -> None:
         """Takes in what the server reports of ended processes; waits for the first report at most that long."""
-        while select.select([self._channel], [], [], seconds)[0]:
+        while not self.ended and select.select([self._channel], [], [], seconds)[0]:
             self._receive()
             seconds = 0.0
 
     def _receive(self) -> int | None:
-        message = self._channel.recv(MESSAGE_BYTES)
-        if not message:
-            raise ChildProcessError("the fork server ended; the processes that it forked ended with it")
-        return self.record_message(SERVER_MESSAGE.validate_json(message))
+        message = self._message()
+        return self.record_message(SERVER_MESSAGE.validate_json(message)) if message else None
+
+    def _message(self) -> bytes:
+        """The next message; empty where the server has ended."""
+        try:
+            message = self._channel.recv(MESSAGE_BYTES)
+        except ConnectionResetError:
+            message = b""
+        self.ended = not message
+        return message
 
     def record_message(self, message: ProcessStarted | ProcessEnded) -> int | None:
         """Keeps an exit code; gives the number of a process that started."""
@@ -113,7 +143,7 @@ class ForkedProcess:
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it runs."""
         self.server.collect_exit_codes()
-        return self.server.exit_codes.get(self.pid)
+        return self.server.exit_codes.get(self.pid, -signal.SIGKILL if self.server.ended else None)
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
@@ -152,8 +182,8 @@ def _fork(channel: socket.socket, request: ForkRequest, fds: list[int]) -> int:
             os.setpgid(pid, pid)
         return pid
     try:
-        os.setpgid(0, 0)
         die_with(server_pid)
+        os.setpgid(0, 0)
         channel.close()
         os.environ |= request.environment
         log = os.open(request.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -179,7 +209,6 @@ def _thread_count() -> int:
 
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[2]))
     began = perf_counter_ns()
     for name in sys.argv[3:]:
         import_module(name)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from paceline.plan import PlannedRun, parameter_count, sample_count
 from paceline.record import Finding, Record, Status
 from paceline.runs.devices import oversubscription
 from paceline.runs.equality import equality_findings
+from paceline.runs.interrupts import heard_interrupts
 from paceline.runs.launchers import Launcher, ProcessGroup
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.meters.environment import environment
@@ -50,10 +51,11 @@ def launch(
     processes = launcher.lay_out(spec, system)
     orders = RunOrders(spec=spec, processes=processes, schedule=schedule(spec), keep_weights=weights_to is not None)
     started_at = timestamp()
-    with launcher.open(orders) as group:
+    with ExitStack() as stack:
+        with heard_interrupts():
+            group = stack.enter_context(launcher.open(orders))
         before, launched = read_load(), time.perf_counter_ns()
-        group.start()
-        codes, verdict = follow(group, spec.timeout_seconds, on_event)
+        codes, verdict = start_and_follow(group, spec.timeout_seconds, on_event)
         group.kill()
         ending = Ending(codes, verdict, spec.timeout_seconds, group.reports(), group.log_tails(), group.troubles())
         if weights_to is not None:
@@ -98,6 +100,18 @@ def schedule(spec: RunSpec) -> tuple[tuple[int, int], ...]:
     if spec.instrumented:
         return tuple(order.schedule(None, INSTRUMENTED_STEPS))
     return tuple(order.schedule(spec.epochs, spec.steps))
+
+
+def start_and_follow(
+    group: ProcessGroup, timeout_seconds: float, on_event: OnEvent
+) -> tuple[list[int | None], Status | None]:
+    """Starts the processes and follows them; an interrupt at any moment of that ends the run as interrupted."""
+    try:
+        with heard_interrupts():
+            group.start()
+            return follow(group, timeout_seconds, on_event)
+    except KeyboardInterrupt:
+        return group.exit_codes(), Status.INTERRUPTED
 
 
 def follow(group: ProcessGroup, timeout_seconds: float, on_event: OnEvent) -> tuple[list[int | None], Status | None]:

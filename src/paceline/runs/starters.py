@@ -89,8 +89,10 @@ class ForkServers:
         return ForkStarter(self, (WORKER, *imports_of(strategy)))
 
     def server(self, modules: tuple[str, ...], environment: dict[str, str]) -> ForkServer:
-        """The server with these imports and this environment."""
+        """The server with these imports and this environment; another one where it was killed."""
         key = json.dumps([modules, environment], sort_keys=True)
+        if key in self._servers and self._servers[key].was_killed:
+            self._servers.pop(key).close()
         if key not in self._servers:
             self._servers[key] = ForkServer(modules, environment)
         return self._servers[key]
@@ -133,7 +135,10 @@ class ForkStarter(Starter):
         request = ForkRequest(
             entry=f"{WORKER}:run_forked", argument=worker.model_dump_json(), log=process.log, environment=late
         )
-        return server.fork(request, process.fds)
+        try:
+            return server.fork(request, process.fds)
+        except ChildProcessError:  # killed at this very moment
+            return super().start(process)
 
 
 def split_environment(environment: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -15,11 +15,16 @@ import tempfile
 import threading
 import time
 
+from paceline.runs.processes import die_with
+
+if __name__ == "__main__":
+    # Before the other imports: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(sys.argv[1]))
+
 from pydantic import ValidationError
 
 from paceline.contract.trace import Trace
 from paceline.errors import UserError
-from paceline.runs.processes import die_with
 from paceline.runs.wire import TraceReply, TraceRequest
 from paceline.spec import RunSpec
 
@@ -126,9 +131,8 @@ def _trace_or_reason(spec: RunSpec, request: TraceRequest) -> Trace | str:
         return f"its step needs real numbers ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
 
 
-def serve(parent: int, answering: int) -> None:
+def serve(answering: int) -> None:
     """The whole process: a reply for each line, until there are no more."""
-    die_with(parent)
     # Imported before the first fork.
     import paceline.frameworks.torch.trace.step  # noqa: F401
 
@@ -152,5 +156,5 @@ def _answer(line: str, answering: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:]))
+    serve(int(sys.argv[2]))
     os._exit(0)

@@ -18,6 +18,12 @@ from typing import Any, Literal
 
 _STARTED = perf_counter_ns()
 
+from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
+
+if __name__ == "__main__":
+    # Before the imports, which take seconds on a busy machine: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(sys.argv[-1]))
+
 from paceline.contract.context import FINISHED, Context, Process, Rendezvous  # noqa: E402
 from paceline.contract.job import Job, Service  # noqa: E402
 from paceline.errors import UserError  # noqa: E402 - the clock starts before the imports that it times
@@ -31,7 +37,6 @@ from paceline.runs.measure import Reporter, serve, train, train_instrumented  # 
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.pauses.checkpoints import Saver  # noqa: E402
 from paceline.runs.pauses.looks import Looker  # noqa: E402
-from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave, run_queue_seconds  # noqa: E402
 from paceline.runs.scripts.process import run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
@@ -188,6 +193,5 @@ def _reporter(events_fd: int, process: Process) -> Reporter:
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    die_with(int(words[-1]))
     inherited_fd = int(words[3]) if len(words) > 4 else None
     leave(main(WorkerStart(RunFolder(Path(words[0])), int(words[1]), int(words[2]), inherited_fd, _STARTED)))

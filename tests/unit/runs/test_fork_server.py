@@ -1,7 +1,10 @@
 """What a fork server reports of the processes that it forks."""
 
 import os
+import signal
 from pathlib import Path
+
+import pytest
 
 from paceline.runs.fork_server import ForkedProcess, ForkServer
 from paceline.runs.wire import ForkRequest, ProcessEnded, ProcessStarted
@@ -10,7 +13,7 @@ from paceline.runs.wire import ForkRequest, ProcessEnded, ProcessStarted
 def unstarted() -> ForkServer:
     """The client's side alone, without a process behind it."""
     server = object.__new__(ForkServer)
-    server.exit_codes = {}
+    server.exit_codes, server.ended = {}, False
     server.collect_exit_codes = lambda seconds=0.0: None  # type: ignore[method-assign]
     return server
 
@@ -58,5 +61,23 @@ def test_a_server_that_cannot_import_says_so_when_it_is_asked(tmp_path: Path):
     server = ForkServer(("no_such_module",), dict(os.environ))
     try:
         assert server.wait_for_imports() is None
+    finally:
+        server.close()
+
+
+def test_a_server_that_is_killed_takes_its_processes_along_and_says_so(tmp_path: Path):
+    (tmp_path / "called.py").write_text("import time\ndef wait(argument, fds):\n    time.sleep(3600)\n")
+    path = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    server = ForkServer(("called",), {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path})
+    try:
+        request = ForkRequest(entry="called:wait", argument="", log=tmp_path / "log", environment={})
+        waiting = server.fork(request)
+        assert (waiting.poll(), server.was_killed) == (None, False)
+        server.process.kill()
+        assert waiting.wait() == -signal.SIGKILL
+        server.process.wait()
+        assert server.was_killed
+        with pytest.raises(ChildProcessError, match="the fork server ended"):
+            server.fork(request)
     finally:
         server.close()

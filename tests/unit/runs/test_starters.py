@@ -40,3 +40,19 @@ def test_variables_that_only_the_first_use_of_a_gpu_reads_may_come_after_the_for
 def test_a_strategy_without_a_framework_imports_only_what_it_needs():
     assert imports_of(strategy("fake")) == strategy("fake").needs.packages
     assert "torch" in imports_of(strategy("torch-ddp"))
+
+
+def test_a_server_that_was_killed_is_replaced_and_one_that_cannot_import_is_not():
+    servers, environment = ForkServers(), {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    try:
+        first = servers.server(("decimal",), environment)
+        assert first.wait_for_imports() is not None
+        first.process.kill()
+        first.process.wait()
+        assert servers.server(("decimal",), environment) is not first
+        broken = servers.server(("no_such_module",), environment)
+        assert broken.wait_for_imports() is None
+        broken.process.wait()
+        assert servers.server(("no_such_module",), environment) is broken
+    finally:
+        servers.close()

@@ -1,14 +1,16 @@
 """One planned run with a membership ─► one record; its processes are killed and started on the way."""
 
 import time
+from contextlib import ExitStack
 
 from paceline.plan import PlannedRun
-from paceline.record import Record
+from paceline.record import Record, Status
 from paceline.runs.elastic.agents import Agents
-from paceline.runs.elastic.follow import follow_changes
+from paceline.runs.elastic.follow import Course, follow_changes
 from paceline.runs.elastic.members import Members
 from paceline.runs.elastic.outcome import ElasticEnding, elastic_record
 from paceline.runs.elastic.progress import ProgressReader
+from paceline.runs.interrupts import heard_interrupts
 from paceline.runs.launch import FRESH, OnEvent, schedule, surroundings_of, timestamp
 from paceline.runs.launchers import Launcher
 from paceline.runs.launchers.local import LocalLauncher
@@ -27,12 +29,18 @@ def launch_elastic(
     by_agents = strategy(spec.strategy).needs.membership == "agents"
     processes = launcher.lay_out(spec, system)
     started_at = timestamp()
-    with launcher.open(RunOrders(spec=spec, processes=processes, schedule=schedule(spec))) as group:
+    orders = RunOrders(spec=spec, processes=processes, schedule=schedule(spec))
+    with ExitStack() as stack:
+        with heard_interrupts():
+            group = stack.enter_context(launcher.open(orders))
         reader, launched = ProgressReader(group.folder.path), time.perf_counter_ns()
         members = Agents(group, processes) if by_agents else Members(group, processes)
         try:
-            members.start()
-            course = follow_changes(members, spec, reader, launched, on_event)
+            with heard_interrupts():
+                members.start()
+                course = follow_changes(members, spec, reader, launched, on_event)
+        except KeyboardInterrupt:
+            course = Course(launched, verdict=Status.INTERRUPTED)
         finally:
             members.kill()
         reader.look()

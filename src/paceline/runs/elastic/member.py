@@ -12,16 +12,21 @@ from importlib import import_module
 from pathlib import Path
 from time import perf_counter_ns, process_time
 
+from paceline.runs.elastic.agent import AGENT_PID
+from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave
+
+if __name__ == "__main__":
+    # Before the other imports: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(os.environ[AGENT_PID]))
+
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Job, ResumableJob, Service, Share
 from paceline.runs.devices import pin
-from paceline.runs.elastic.agent import AGENT_PID
 from paceline.runs.elastic.agents import PIDS
 from paceline.runs.elastic.progress import Claim, ProgressNotes
 from paceline.runs.elastic.training import as_one_epoch
 from paceline.runs.folder import RunFolder
 from paceline.runs.meters.memory import resident
-from paceline.runs.processes import CODE_FAILED, CODE_OK, die_with, leave
 from paceline.runs.wire import Measurements, ProcessStart, RankError, RankResult, WorkerOrders
 from paceline.runs.worker import describe
 from paceline.strategies import strategy
@@ -105,7 +110,6 @@ def _save(job: ResumableJob, folder: Path, step: int) -> None:
 
 
 if __name__ == "__main__":
-    die_with(int(os.environ[AGENT_PID]))
     run_folder = RunFolder(Path(sys.argv[1]))
     (run_folder.path / PIDS / str(os.getpid())).touch()
     leave(main(run_folder, int(sys.argv[2]), perf_counter_ns()))

@@ -14,10 +14,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from paceline.runs.processes import CODE_OK, die_with, leave
+
+if __name__ == "__main__":
+    # Before the other imports: a tool that is killed meanwhile must leave nobody alive.
+    die_with(int(sys.argv[2]))
+
 from paceline.runs.links import shaping
 from paceline.runs.links.namespaces import become_root_of_own_user_namespace, inside, new_network
 from paceline.runs.links.relay import Relay, Switch, open_tap
-from paceline.runs.processes import CODE_OK, die_with, leave
 from paceline.runs.wire import MESSAGE_BYTES, LinkRequest, LinksReady
 
 # Short turns that must come at once: a frame that is late is late for everybody.
@@ -103,7 +108,6 @@ def _without_ipv6(interface: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with(int(sys.argv[2]))
     with socket.socket(fileno=int(sys.argv[1])) as connected:
         keep(LinkRequest.model_validate_json(connected.recv(MESSAGE_BYTES)), connected)
     leave(CODE_OK)
