@@ -30,7 +30,7 @@ def cli_reference() -> str:
     ]
     parts[-1] += (
         "2 the input is wrong · 130 interrupted (Ctrl-C, SIGTERM, SIGHUP, SIGQUIT), everything finished "
-    parts[-1] += "so far kept. Output that is no longer read (`| head`) changes none of them."
+        "so far kept. Output that is no longer read (`| head`) changes none of them."
     )
     for name in COMMANDS:
         function = getattr(import_module(f"paceline.cli.{name}"), name)
