@@ -5,14 +5,22 @@ Modules of the standard library and installed packages are not the user's; all o
 
 import ast
 import hashlib
+import shlex
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Self
 
+from pydantic import BaseModel, ConfigDict
+
+from paceline.errors import SpecError
+
+# Characters of an identity.
+KEY_LENGTH = 16
 # Part of each identity: raised when files are found otherwise, so that old records never answer for new runs.
 IDENTITY_VERSION = 2
 # Folders of installed packages, in whatever environment.
@@ -116,3 +124,55 @@ def _is_users(spec: ModuleSpec) -> bool:
 @cache
 def _standard_library() -> tuple[Path, ...]:
     return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")})
+
+
+class UserFile(BaseModel):
+    """A file of the user's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    path: Path
+    digest: str
+
+
+class ModelFile(UserFile):
+    """A user's own model: a function in a file. Texts of its modules and what it was seen to be are its identity."""
+
+    function: str = "build"
+    # Of the names and shapes that the probe saw, of the model and of its data; empty where it was not looked at.
+    structure: str = ""
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """`path/to/file.py:build`; the function may be left out."""
+        name, _, function = text.partition(":")
+        path = Path(name).expanduser().resolve()
+        if not path.is_file():
+            raise SpecError(
+                f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
+            )
+        return cls(path=path, function=function or "build", digest=identity(path, KEY_LENGTH))
+
+    @property
+    def label(self) -> str:
+        """The name of the model in tables."""
+        return f"{self.path.name}:{self.function}"
+
+
+class ScriptFile(UserFile):
+    """A user's own training script and its arguments. They and the texts of its modules are its identity."""
+
+    arguments: tuple[str, ...] = ()
+
+    @classmethod
+    def from_text(cls, text: str, arguments: Sequence[str] = ()) -> Self:
+        """The script at that path."""
+        path = Path(text).expanduser().resolve()
+        if not path.is_file():
+            raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
+        return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
+
+    @property
+    def label(self) -> str:
+        """The name of the script in tables, with its arguments."""
+        return shlex.join([self.path.name, *self.arguments])

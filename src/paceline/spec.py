@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import shlex
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,7 +11,9 @@ from paceline.layout import Layout
 from paceline.link import NO_LINK, NetworkLink
 from paceline.membership import Membership
 from paceline.recipe import Optimizer as Optimizer  # noqa: PLC0414 (it is named as a part of the spec)
-from paceline.source_files import identity
+from paceline.source_files import KEY_LENGTH as KEY_LENGTH  # noqa: PLC0414 (it is named as a part of the spec)
+from paceline.source_files import ModelFile as ModelFile  # noqa: PLC0414
+from paceline.source_files import ScriptFile as ScriptFile  # noqa: PLC0414
 
 Scalar = bool | int | float | str
 Device = Literal["cpu", "cuda", "cuda-slice"]
@@ -32,7 +31,6 @@ Dropout = Literal["by-worker", "by-sample"]
 BASELINE = "torch-single"
 # Raised when the meaning of a field or a default changes, so that old records never answer for new runs.
 KEY_VERSION = 1
-KEY_LENGTH = 16
 # Samples of a step over all workers where neither a user nor a study sets a batch.
 DEFAULT_GLOBAL_BATCH = 256
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
@@ -69,53 +67,6 @@ class Frozen(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise SpecError(f"{where}: {describe_errors(error, cls)}") from None
-
-
-class ModelFile(Frozen):
-    """A user's own model: a function in a file. Texts of its modules and what it was seen to be are its identity."""
-
-    path: Path
-    function: str = "build"
-    digest: str
-    # Of the names and shapes that the probe saw, of the model and of its data; empty where it was not looked at.
-    structure: str = ""
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """`path/to/file.py:build`; the function may be left out."""
-        name, _, function = text.partition(":")
-        path = Path(name).expanduser().resolve()
-        if not path.is_file():
-            raise SpecError(
-                f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
-            )
-        return cls(path=path, function=function or "build", digest=identity(path, KEY_LENGTH))
-
-    @property
-    def label(self) -> str:
-        """The name of the model in tables."""
-        return f"{self.path.name}:{self.function}"
-
-
-class ScriptFile(Frozen):
-    """A user's own training script and its arguments. They and the texts of its modules are its identity."""
-
-    path: Path
-    arguments: tuple[str, ...] = ()
-    digest: str
-
-    @classmethod
-    def from_text(cls, text: str, arguments: Sequence[str] = ()) -> Self:
-        """The script at that path."""
-        path = Path(text).expanduser().resolve()
-        if not path.is_file():
-            raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
-        return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
-
-    @property
-    def label(self) -> str:
-        """The name of the script in tables, with its arguments."""
-        return shlex.join([self.path.name, *self.arguments])
 
 
 class Shrunk(Frozen):
@@ -165,10 +116,8 @@ class RunSpec(Frozen):
     target_loss: float | None = Field(default=None, gt=0)
     # Whether the noise of gradients is measured, from norms of those that are there anyway.
     noise_scale: bool = False
-    # Whose samples batch norms take their statistics of: those of each worker's pass, or of all workers together.
-    batch_norm: BatchNorm = "local"
-    # Whether each worker draws its own dropout, or draws it by the place of a sample in the global batch.
-    dropout: Dropout = "by-worker"
+    batch_norm: BatchNorm = "local"  # over the samples of each worker, or of all
+    dropout: Dropout = "by-worker"  # or by a sample's place in the global batch
     # bf16 and fp16 compute in two bytes from parameters of four; bf16-pure holds everything in two.
     precision: Precision = "fp32"
     # In which precision gradients are added up between workers, where not in the strategy's usual one.

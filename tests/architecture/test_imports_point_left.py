@@ -12,7 +12,7 @@ ORDER = (
     "spans", "breakdown", "warm_up", "layout", "link", "membership", "recipe", "source_files", "spec", "fleet", "study",
     "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",
-    "refusals", "plan", "typical", "scale", "runs", "store", "merge", "execute", "estimate",
+    "refusals", "plan", "typical", "scale", "runs", "store", "execute", "estimate",
     "analysis", "predict", "calibrate", "recommend", "figures", "report", "export", "api", "web", "cli",
     "__init__", "__main__",
 )  # fmt: skip

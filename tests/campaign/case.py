@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -106,7 +107,8 @@ class Case:
         """The rule: exit 0, 1, 2 or 130, and never a traceback."""
         if ended.code not in (*PROMISED, *more_codes):
             raise LostError(f"exit code {ended.code}: {ended.words}: {ended.err[-300:]}")
-        if "Traceback (most recent call last)" in ended.err:
+        # At the beginning of a line: the reason of a failed run may quote what a worker said.
+        if re.search("^Traceback ", ended.err, re.MULTILINE):
             raise LostError(f"a traceback: {ended.words}: {ended.err.strip().splitlines()[-1][:300]}")
 
     def processes(self) -> list[int]:

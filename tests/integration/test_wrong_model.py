@@ -64,8 +64,8 @@ WHEN_BUILT = {
     "returns no module": (
         "def build():\n    return [1, 2]\n",
         SHAPE,
-        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a pair of functions (init, apply); "
-        "return the model itself",
+        "mine.py:build returned list, not a torch.nn.Module, a Keras model or a Flax module or a pair of functions "
+        "(init, apply); return the model itself",
     ),
     "returns a module of Flax": (
         "class Module: __module__ = 'flax.linen.module'\nclass Net(Module): pass\ndef build():\n    return Net()\n",

@@ -1,12 +1,13 @@
 """Records ─► one row per configuration: medians over repeats, speed-up and efficiency against one worker."""
 
-import hashlib
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
 from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
+from paceline.analysis.configurations.identity import any_seed, identity_except
+from paceline.analysis.configurations.order import comes_after_single, in_order
 from paceline.analysis.convergence import (
     Convergence,
     FinalAccuracy,
@@ -23,14 +24,12 @@ from paceline.analysis.memory import RankMemory, rank_memory
 from paceline.analysis.statistics import bootstrap, median_or_none, olympic_mean, spread, variation
 from paceline.breakdown import RankBreakdown
 from paceline.costs.noise_scale import statistical_efficiency
-from paceline.link import link_rank
 from paceline.record import OWN_ORDER, STEPS_COUNTED, Epoch, GradientNoise, Loading, Record, Status
 from paceline.runs.loading import slowest_loading
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy_of_stored
 
 OVERSUBSCRIBED = "oversubscribed"
-IDENTITY_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,7 @@ class Summary:
     def rows(self, include_oversubscribed: bool = False, options: SummaryOptions | None = None) -> list[Row]:
         """One row per configuration, in the order of workload, strategy, batch, workers."""
         options = options or SummaryOptions()
-        configurations = _in_order(self._configurations.values())
+        configurations = in_order(self._configurations.values(), lambda configuration: configuration.row.spec)
         targets, finals, baselines = self._targets(options), self._final_accuracies(), self._baselines()
         rows = [
             configuration.finished_row(
@@ -198,7 +197,7 @@ class Summary:
             if row.measured and row.spec.workers == 1 and row.spec.link is None:
                 same, alike = configuration.baselines
                 baselines.setdefault(same, row)
-                if not _single_first(row.spec.strategy):
+                if not comes_after_single(row.spec.strategy):
                     baselines.setdefault(alike, row)
         return baselines
 
@@ -237,10 +236,10 @@ class _Configuration:
             row,
             tuple(run_outcome(record) for record in good),
             setting_title(spec),
-            _any_seed(spec),
+            any_seed(spec),
             (
-                ("same", _identity_except(spec, {"workers", "layout", "link", "noise_scale"})),
-                ("alike", framework, _identity_except(spec, {*SPREADING_FIELDS, "link"})),
+                ("same", identity_except(spec, {"workers", "layout", "link", "noise_scale"})),
+                ("alike", framework, identity_except(spec, {*SPREADING_FIELDS, "link"})),
             ),
         )
 
@@ -360,16 +359,6 @@ def _scaling(row: Row, around: _Surroundings) -> dict[str, Any]:
     }
 
 
-def _identity_except(spec: RunSpec, names: Set[str]) -> Hashable:
-    """A value that runs share which differ in nothing but the named fields."""
-    inner = tuple(
-        None if name in names else tuple(sorted(getattr(spec, name).items())) for name in ("options", "knobs")
-    )
-    text = spec.model_dump_json(exclude={*names, "options", "knobs"})
-    # Of thousands of configurations only the digests are kept.
-    return hashlib.blake2b(text.encode(), digest_size=IDENTITY_BYTES).digest(), inner
-
-
 def with_progress(rows: Sequence[Row]) -> list[Row]:
     """The rows with how much of their speed-up is progress, where the noise scale of the same training is known.
 
@@ -379,8 +368,8 @@ def with_progress(rows: Sequence[Row]) -> list[Row]:
     known: dict[Hashable, list[Row]] = {}
     for row in rows:
         if row.noise_scale is not None:
-            known.setdefault(_identity_except(row.spec, apart), []).append(row)
-    return [_in_progress(row, known.get(_identity_except(row.spec, apart), [])) for row in rows] if known else [*rows]
+            known.setdefault(identity_except(row.spec, apart), []).append(row)
+    return [_in_progress(row, known.get(identity_except(row.spec, apart), [])) for row in rows] if known else [*rows]
 
 
 def _in_progress(row: Row, alike: Sequence[Row]) -> Row:
@@ -392,41 +381,3 @@ def _in_progress(row: Row, alike: Sequence[Row]) -> Row:
         return replace(row, noise_scale=noise)
     alone = batch if row.spec.scaling == "strong" else batch // row.spec.workers
     return replace(row, noise_scale=noise, progress_speedup=row.speedup * statistical_efficiency(noise, batch, alone))
-
-
-def _any_seed(spec: RunSpec) -> Hashable:
-    """A value that runs share which differ in nothing but their seed."""
-    if spec.model is not None or spec.script is not None:
-        return spec.model_copy(update={"seed": 0}).key()
-    return _identity_except(spec, {"seed", "timeout_seconds", "collective_timeout_seconds"})
-
-
-def _in_order(configurations: Iterable[_Configuration]) -> list[_Configuration]:
-    """By workload, data, batch, strategy, then all other fields, then workers and link."""
-    alike: dict[tuple[Any, ...], list[_Configuration]] = {}
-    for configuration in configurations:
-        spec = configuration.row.spec
-        place = (spec.workload, str(spec.dataset), spec.dataset_copies, spec.scaling,
-                 spec.global_batch or spec.local_batch or 0, _single_first(spec.strategy), spec.strategy)  # fmt: skip
-        alike.setdefault(place, []).append(configuration)
-    return [configuration for place in sorted(alike) for configuration in _by_other_fields(alike[place])]
-
-
-def _by_other_fields(configurations: list[_Configuration]) -> list[_Configuration]:
-    """In the order of the text of those fields in which they differ: that of the others is the same in all."""
-    specs = [configuration.row.spec for configuration in configurations]
-    names = [name for name in RunSpec.model_fields if name not in ("workers", "link")]
-    unequal = {name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)}
-
-    def place(configuration: _Configuration) -> tuple[Any, ...]:
-        spec = configuration.row.spec
-        values = spec.model_dump(include=unequal) if unequal else {}
-        # Every value has what follows it in the text of all fields: 1 comes before 10.
-        return "".join(f"{value!r}, " for value in values.values()), spec.workers, link_rank(spec.link)
-
-    return sorted(configurations, key=place)
-
-
-def _single_first(name: str) -> bool:
-    chosen = strategy_of_stored(name)
-    return chosen is None or chosen.family != "single"

@@ -7,8 +7,8 @@ import typer
 from rich.markup import escape
 
 from paceline.cli.terminal import output
-from paceline.merge import merge_files
 from paceline.store import DEFAULT_PATH
+from paceline.store.merging import merge_files
 from paceline.units import format_count
 
 

@@ -7,7 +7,8 @@ from paceline.costs.layers import LayerFacts
 from paceline.data.sources import SourceKind
 
 # What the function of a user's file can return, by the name that strategies and probes use.
-MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model", "jax": "a pair of functions (init, apply)"}
+MODEL_KINDS = {"torch": "a torch.nn.Module", "keras": "a Keras model",
+               "jax": "a Flax module or a pair of functions (init, apply)"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ A study is a project, a configuration a group, a record a run.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from paceline.units import format_count
 # Its client makes a folder of this name, with one folder for each run, which ends with the run's identity.
 FOLDER = "wandb"
 _ID_LENGTH = 16
+# What the name of a project may not hold, and how long it may be (its client's own check).
+_REFUSED, _LONGEST = r"[/\\#?%:]+", 128
 
 
 def write(records: Sequence[Record], out: str, of: str) -> str:
@@ -29,6 +32,8 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
         if not list((Path(out) / FOLDER).glob(f"offline-run-*-{_identity(record)}")):
             _add(wandb, record, name, out)
             added += 1
+    # Its files are whole when the process that writes them has ended.
+    wandb.teardown()
     already = f", {len(records) - added} there already" if added < len(records) else ""
     return f"{format_count(added, 'run')} added{already}; upload them: wandb sync {out}/{FOLDER}/offline-run-*"
 
@@ -53,7 +58,8 @@ def _add(wandb: Any, record: Record, name: str, out: str) -> None:
     # Its client greets, asks after git and samples the machine; none of that is about the run.
     quiet = wandb.Settings(console="off", silent=True, disable_git=True, save_code=False, x_disable_stats=True)
     run = wandb.init(
-        project=record.study, id=_identity(record), name=name, group=configuration_name(record.spec),
+        project=re.sub(_REFUSED, "_", record.study)[:_LONGEST], id=_identity(record), name=name,
+        group=configuration_name(record.spec),
         tags=[str(record.status), *sorted({finding.code for finding in record.findings})],
         notes=record.reason, config=settings(record), dir=out, mode="offline", settings=quiet,
     )  # fmt: skip
@@ -63,7 +69,7 @@ def _add(wandb: Any, record: Record, name: str, out: str) -> None:
     for row in rows(record):
         run.log(row)
     run.summary.update({"status": str(record.status), "wall_seconds": record.wall_seconds})
-    run.finish(exit_code=0 if record.ok else 1, quiet=True)
+    run.finish(exit_code=0 if record.ok else 1)
 
 
 def rows(record: Record) -> list[dict[str, float]]:

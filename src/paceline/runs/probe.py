@@ -163,11 +163,16 @@ def _is_pair_of_functions(built: Any) -> bool:
     return isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))
 
 
+def _is_jax_model(built: Any) -> bool:
+    modules = (_is_instance_of(f"flax.{kind}", "Module") for kind in ("nnx", "linen"))
+    return _is_pair_of_functions(built) or any(is_instance(built) for is_instance in modules)
+
+
 # For each kind of model: how it is recognised, and the function that looks at it.
 KINDS: dict[str, tuple[Callable[[Any], bool], str, str]] = {
     "torch": (_is_instance_of("torch.nn", "Module"), "torch.probe", "inspect_torch"),
     "keras": (_is_instance_of("keras", "Model"), "keras.probe", "inspect_keras"),
-    "jax": (_is_pair_of_functions, "jax.probe", "inspect_jax"),
+    "jax": (_is_jax_model, "jax.probe", "inspect_jax"),
 }
 
 

@@ -10,6 +10,7 @@ metric(outputs, targets)     optional: a number, or numbers by name in a dict, e
 optimizer(parameters)        optional: the optimizer, or in PyTorch (optimizer, scheduler); the run's settings if absent
 stages(model, count)         optional: the model cut into that many modules, for strategies that place layers
 plan(model)                  optional: {"layer name": "columns" or "rows"}, for strategies that split layers
+A class of LightningModules in place of `build` brings all of that itself (`lightning_module.py`).
 """
 
 import ast
@@ -27,6 +28,7 @@ from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
+from paceline.workloads.lightning_module import LightningModel, declares_lightning_data, is_lightning_module
 from paceline.workloads.user_data import data_set
 from paceline.workloads.user_sources import loaded_data
 
@@ -52,6 +54,13 @@ class UserModel:
     metric: Callable[[Any, Any], Any] | None = None
     collate: Callable[[list[Any]], Any] | None = None
 
+    def named_metrics(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """The metrics of one batch as the file's `metric` returned them, by name."""
+        values = {} if self.metric is None else self.metric(outputs, targets)
+        return {
+            str(name): value for name, value in (values if isinstance(values, Mapping) else {"metric": values}).items()
+        }
+
     def metric_values(self, outputs: Any, targets: Any) -> dict[str, float]:
         """The metrics of one batch by name, as the file's `metric` computes them; none where it has no such function.
 
@@ -59,10 +68,9 @@ class UserModel:
         """
         if self.metric is None:
             return {}
-        values = self.metric(outputs, targets)
-        named = values if isinstance(values, Mapping) else {"metric": values}
+        named = self.named_metrics(outputs, targets)
         try:
-            return {str(name): float(value) for name, value in named.items()}
+            return {name: float(value) for name, value in named.items()}
         except (TypeError, ValueError) as error:
             raise ModelError(
                 f"metric() of {self.label} must return a number or a dict of numbers by name: {error}; "
@@ -91,7 +99,7 @@ def declared_functions(file: ModelFile) -> set[str]:
     names = _names(tree)
     if file.function not in names and ANY_NAME not in names:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
-    return names
+    return names | ({"data"} if declares_lightning_data(tree, file.function) else set())
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -122,6 +130,11 @@ def load_user_model(file: ModelFile) -> UserModel:
     if not callable(build):
         raise ModelError(
             f"model file {file.path} has no function {file.function!r}; {nearest(file.function, vars(module))}"
+        )
+    if is_lightning_module(build):
+        parts = LightningModel(build, module, file.label)
+        return UserModel(
+            file.label, parts.build, parts.data, loss=None, optimizer=parts.optimizer, collate=parts.collate
         )
     optional = {part: getattr(module, part, None) for part in _OPTIONAL}
     return UserModel(

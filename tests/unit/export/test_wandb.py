@@ -46,7 +46,10 @@ class _Client:
     def log(self, row: dict[str, float]) -> None:
         self.runs[-1]["rows"].append(row)
 
-    def finish(self, exit_code: int, quiet: bool) -> None:
+    def teardown(self) -> None:
+        """Ends its process."""
+
+    def finish(self, exit_code: int) -> None:
         self.runs[-1]["exit_code"] = exit_code
 
 
@@ -59,7 +62,7 @@ def test_a_record_is_a_run_of_its_study_and_exporting_again_adds_none(
     assert said == f"2 runs added; upload them: wandb sync {tmp_path}/wandb/offline-run-*"
     assert exporter("wandb").write([good, bad], str(tmp_path), "runs").startswith("0 runs added, 2 there already")
     ours, broken = client.runs
-    assert (ours["project"], ours["mode"], ours["config"]["strategy"]) == (good.study, "offline", "fake")
+    assert (ours["project"], ours["mode"], ours["config"]["strategy"]) == ("a study_with <odd> name", "offline", "fake")
     assert (ours["name"], len(ours["rows"])) == ("mnist-small fake x1, batch 256, epochs=2, run 1", 3)
     assert (ours["exit_code"], broken["exit_code"], broken["notes"]) == (0, 1, "it broke")
 

@@ -300,6 +300,19 @@ def test_stages_that_only_paceline_finds_are_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_model_with_several_inputs_is_refused(tmp_path: Path) -> None:
+    said = refused(
+        probe=lambda _spec: UserModelFacts("torch", 10, 64, form="takes ids 8 int64, mask 8 bool and returns a dict"),
+        strategy="torch-ddp",
+        workers=2,
+        model=model_file(tmp_path, "data"),
+    )
+    assert said == (
+        "a script cannot be written: a model of data.py:build takes ids 8 int64, mask 8 bool and returns a dict, and "
+        "scripts pass one tensor; train it with paceline run"
+    )
+
+
 def test_an_optimizer_without_a_script_is_refused() -> None:
     said = refused(strategy="torch-ddp", workers=2, optimizer={"name": "lbfgs"})
     assert said == "a script cannot be written for optimizer lbfgs; use adam, adamw, sgd or adagrad"

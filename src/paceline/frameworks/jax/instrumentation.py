@@ -16,9 +16,10 @@ from paceline.contract.context import Context
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.jax.declared import steps_per_call
 from paceline.frameworks.jax.layout import Layout
+from paceline.frameworks.jax.network import Batch, Network, samples_at
 from paceline.frameworks.jax.optimizer import Transformation, Tree
 from paceline.frameworks.jax.passes import mean_of_passes
-from paceline.frameworks.jax.training import JaxJob, Network, held_bytes
+from paceline.frameworks.jax.training import JaxJob, held_bytes
 
 
 def jax_job(
@@ -86,9 +87,8 @@ class SeparateCallsJob(JaxJob):
             return self._loaded.batch(number)
         return self._take(self._data, self._order, np.int32(number))
 
-    def _batch(self, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Array, ...]:
-        rows = lax.dynamic_index_in_dim(order, number, keepdims=False)
-        return tuple(array.at[rows].get(mode="promise_in_bounds") for array in data)
+    def _batch(self, data: Batch, order: Array, number: Any) -> Batch:
+        return samples_at(data, lax.dynamic_index_in_dim(order, number, keepdims=False))
 
     def _on_each_device(self, function: Any) -> Any:
         """Compiled; where batches are divided, for each device by itself, with results in a row."""

@@ -5,6 +5,7 @@ average their own passes (`shard_map`), and nothing is sent before the last.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -56,7 +57,7 @@ def mean_over_devices(mesh: Mesh, side: BatchSide, function: Callable[..., Any],
     sides = sides_of(side)
     part = PartitionSpec(*[None] * (shared.ndim - 1), side)
     alone = jax.shard_map(
-        lambda *parts: lax.pmean(function(*parts), sides),
+        lambda *parts: jax.tree.map(partial(_mean, sides), function(*parts)),
         mesh=mesh,
         in_specs=(*(PartitionSpec() for _ in arguments), part),
         out_specs=PartitionSpec(),
@@ -65,6 +66,12 @@ def mean_over_devices(mesh: Mesh, side: BatchSide, function: Callable[..., Any],
         check_vma=False,
     )
     return alone(*arguments, shared)
+
+
+def _mean(sides: tuple[str, ...], leaf: Array) -> Array:
+    """The mean over devices; whole numbers, such as keys, are the same on all."""
+    mean: Array = lax.pmean(leaf, sides) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    return mean
 
 
 def clipped(gradients: Tree, most: float) -> Tree:

@@ -19,8 +19,9 @@ from paceline.costs.layers import ArraySplit
 from paceline.costs.splits import Split, split_layers
 from paceline.errors import ModelError
 from paceline.frameworks.jax.layout import Layout, path_name
+from paceline.frameworks.jax.network import arrays_of
 from paceline.frameworks.jax.passes import BatchSide
-from paceline.frameworks.jax.training import user_pair
+from paceline.frameworks.jax.user_network import user_network
 from paceline.workloads.base import model_facts, named_layers
 from paceline.workloads.layers import QUERY_KEY_VALUE, Flatten
 from paceline.workloads.user_model import build_user_model, call_user_code
@@ -162,7 +163,8 @@ def _user_parts(context: Context, sides: Sides) -> tuple[Part, Part]:
     plan: dict[str, str] = {}
     if ways > 1:
         assert user_model.plan is not None
-        params, _ = user_pair(context, build_user_model(user_model))
+        inputs, _ = arrays_of(context, train=True)
+        params = user_network(context, build_user_model(user_model), inputs).params
         shapes = {path_name(path): leaf.shape for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
         plan = _checked_plan(user_model.label, user_model.plan, params, shapes, ways)
 

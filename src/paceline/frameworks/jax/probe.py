@@ -1,5 +1,6 @@
 """What a user's pair of JAX functions is and takes, found by making its parameters and sending two samples through."""
 
+import sys
 from typing import Any
 
 import jax
@@ -8,25 +9,33 @@ import numpy as np
 
 from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
+from paceline.data.tree import describe, map_tree, take
 from paceline.errors import ModelError
+from paceline.frameworks.jax.network import arrays_of, usual_loss
 from paceline.frameworks.jax.optimizer import Tree
-from paceline.frameworks.jax.training import arrays_of, cross_entropy, optimizer_for, user_pair
-from paceline.workloads.user_model import call_user_code, telling_samples
+from paceline.frameworks.jax.training import optimizer_for
+from paceline.frameworks.jax.user_network import UserNetwork, user_network
+from paceline.workloads.outputs import logits_of, loss_in
+from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
 SAMPLES = 2
+ADVICE = "give its class count with --classes, or a function loss(outputs, targets) in the file"
 
 
 def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     """Facts of the model; raises `ModelError` when the functions do not work or do not fit the data."""
     user_model = context.user_model
     assert user_model is not None
-    params, apply = user_pair(context, built)
-    count = _trainable(user_model.label, params)
     inputs, targets = arrays_of(context, train=True)
-    samples = telling_samples(targets)
-    _pass_through(context, (params, apply), jnp.asarray(inputs[samples]), jnp.asarray(targets[samples]))
+    network = user_network(context, built, inputs)
+    count = _trainable(user_model.label, network.params)
+    rows = telling_samples(targets)
+    batch = (map_tree(jnp.asarray, take(tree, rows)) for tree in (inputs, targets))
+    outputs = _pass_through(context, network, *batch)
     cuts = ("plan",) if user_model.plan is not None else ()
-    return UserModelFacts("jax", count, len(context.data.train_inputs), cuts=cuts)
+    one_array = isinstance(inputs, np.ndarray) and isinstance(outputs, jax.Array)
+    form = None if one_array else f"takes {describe(inputs)} and returns {type(outputs).__name__}"
+    return UserModelFacts("jax", count, context.data.train_samples, cuts=cuts, form=form)
 
 
 def _trainable(label: str, params: Tree) -> int:
@@ -43,35 +52,35 @@ def _trainable(label: str, params: Tree) -> int:
     return sum(int(leaf.size) for leaf in leaves)
 
 
-def _pass_through(context: Context, pair: tuple[Tree, Any], inputs: jax.Array, targets: jax.Array) -> None:
+def _pass_through(context: Context, network: UserNetwork, inputs: Any, targets: Any) -> Any:
+    """Sends two samples forward and backward and through the file's metric; gives the model's outputs."""
     assert context.user_model is not None
-    label, (params, apply) = context.user_model.label, pair
-    shape = "x".join(map(str, inputs.shape[1:]))
+    label = context.user_model.label
     try:
-        outputs = apply(params, inputs)
+        outputs, _ = network.forward(network.params, network.buffers, inputs, True)
     except Exception as error:
+        advice = "return what it expects from data()"
+        if context.spec.dataset != USER_DATA:
+            advice = "give the shape that it expects with --input-shape"
         raise ModelError(
-            f"apply of {label} does not take inputs of shape {shape}: {type(error).__name__}: {error}; "
-            f"give the shape that it expects with --input-shape"
+            f"apply of {label} does not take inputs of shape {describe(inputs)}: "
+            f"{type(error).__name__}: {error}; {advice}"
         ) from error
-    output_shape = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
-    fits = f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets"
-    advice = "give its class count with --classes, or a function loss(outputs, targets) in the file"
-    loss = context.user_model.loss
-    if loss is None and (
-        output_shape != (*targets.shape, outputs.shape[-1]) or int(targets.max()) >= outputs.shape[-1]
-    ):
-        raise ModelError(f"{fits} of shape {tuple(targets.shape)} with classes up to {int(targets.max())}; {advice}")
+    _check_classes(context, outputs, targets)
+
+    def loss_of(params: Tree) -> Any:
+        return (context.user_model.loss or usual_loss)(  # type: ignore[union-attr]
+            network.forward(params, network.buffers, inputs, True)[0], targets
+        )
+
     try:
-        gradients = jax.grad(lambda trained: (loss or cross_entropy)(apply(trained, inputs), targets))(params)
+        gradients = jax.grad(loss_of)(network.params)
     except Exception as error:
-        raise ModelError(f"{fits}: {type(error).__name__}: {error}; {advice}") from error
-    _try_update(context, params, gradients)
-    test_inputs, test_targets = (jnp.asarray(array[:SAMPLES]) for array in arrays_of(context, train=False))
-    call_user_code(
-        f"evaluating {label} on its test data",
-        lambda: float((loss or cross_entropy)(apply(params, test_inputs), test_targets)),
-    )
+        raise ModelError(f"{_unfit(label, outputs)}: {type(error).__name__}: {error}; {ADVICE}") from error
+    call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
+    _try_update(context, network.params, gradients)
+    _try_evaluation(context, network)
+    return outputs
 
 
 def _try_update(context: Context, params: Tree, gradients: Tree) -> None:
@@ -87,9 +96,44 @@ def _try_update(context: Context, params: Tree, gradients: Tree) -> None:
     call_user_code(f"the first update of {label}", lambda: optimizer.update(gradients, optimizer.init(params), params))
 
 
-def describe_structure(pair: Any) -> list[str]:
-    """Names, shapes and types of its parameters, without making them."""
-    init, _ = pair
+def _try_evaluation(context: Context, network: UserNetwork) -> None:
+    """Evaluates two test samples with the loss of the run."""
+    assert context.user_model is not None
+    tested = (map_tree(jnp.asarray, take(tree, slice(SAMPLES))) for tree in arrays_of(context, train=False))
+    inputs, targets = tested
+    loss = context.user_model.loss or usual_loss
+    call_user_code(
+        f"evaluating {context.user_model.label} on its test data",
+        lambda: float(loss(network.forward(network.params, network.buffers, inputs, False)[0], targets)),
+    )
+
+
+def _check_classes(context: Context, outputs: Any, targets: Any) -> None:
+    """JAX would take a class that is not there for another one."""
+    assert context.user_model is not None
+    if context.user_model.loss is not None or loss_in(outputs) is not None:
+        return
+    logits = logits_of(outputs)
+    is_array = isinstance(logits, jax.Array) and isinstance(targets, jax.Array)
+    if not is_array or logits.shape[:-1] != targets.shape or int(targets.max()) >= logits.shape[-1]:
+        text = f"of shape {tuple(targets.shape)} with classes up to {int(targets.max())}" if is_array else "of its kind"
+        raise ModelError(f"{_unfit(context.user_model.label, outputs)} {text}; {ADVICE}")
+
+
+def _unfit(label: str, outputs: Any) -> str:
+    text = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
+    return f"the output of {label} ({text} for {SAMPLES} samples) does not fit its targets"
+
+
+def describe_structure(built: Any) -> list[str]:
+    """Names, shapes and types of its parameters, without making them; a module of Flax as it describes itself."""
+    if not isinstance(built, tuple):
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is None or not isinstance(built, nnx.Module):
+            return [repr(built)]
+        leaves, structure = jax.tree.flatten(nnx.state(built, nnx.Param))
+        return [str(structure), *(f"{leaf.shape} {leaf.dtype}" for leaf in leaves)]
+    init, _ = built
     try:
         parameters = jax.eval_shape(init, jax.random.key(0))
     except Exception:  # what cannot be followed is made

@@ -4,8 +4,8 @@ Every strategy is the same step; from where arrays lie (`Layout`) XLA derives wh
 """
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import Any
@@ -18,79 +18,23 @@ from jax.sharding import NamedSharding
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, InputTimes
-from paceline.data.tree import map_tree
-from paceline.errors import ModelError
+from paceline.data.tree import length, map_tree
 from paceline.frameworks.jax import group as jax_group
 from paceline.frameworks.jax.checkpoint import JaxCheckpoint
 from paceline.frameworks.jax.layout import Layout, path_name, put, state_shardings
 from paceline.frameworks.jax.loaded_data import LoadedBatches
-from paceline.frameworks.jax.model import Apply, build_apply
+from paceline.frameworks.jax.network import Batch, Network, arrays_of, network_of, samples_at
 from paceline.frameworks.jax.optimizer import Transformation, Tree, make_optimizer
 from paceline.frameworks.jax.passes import clipped, in_passes, mean_of_passes, mean_over_devices
 from paceline.frameworks.xla_spans import INPUT, UPDATE
 from paceline.spec import Precision
 from paceline.workloads.base import Weights, weight_shapes
-from paceline.workloads.user_model import USER_DATA, build_user_model, call_user_code
+from paceline.workloads.outputs import logits_of, loss_in
 
-IMAGE_DIMENSIONS = 4
 # What XLA makes of a product of two single-precision matrices on a GPU, where its own default is TF32.
 MATMUL_PRECISION: dict[Precision, str] = {"fp32": "float32", "tf32": "tensorfloat32", "bf16": "bfloat16"}
-Loss = Callable[[Any, Any], Any]
-
-
-@dataclass(frozen=True)
-class Network:
-    """What is trained: starting parameters, the forward pass, the loss."""
-
-    params: Tree
-    # Parameters, buffers, inputs, and whether it trains ─► outputs, and the buffers after the pass.
-    forward: Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]
-    loss: Loss
-    # Arrays that change and are not trained: running means, random states.
-    buffers: Tree = field(default_factory=dict)
-
-
-def network_of(context: Context, layout: Layout) -> Network:
-    """The run's model: neutral layers, or the user's pair of functions."""
-    user_model = context.model.user_model
-    if user_model is not None:
-        params, apply = user_pair(context, build_user_model(user_model))
-        return Network(jax.tree.map(np.asarray, params), _pure(context, apply), user_model.loss or cross_entropy)
-    weights = context.starting_weights()
-    params = {name: array.reshape(layout.fold(name, array.shape)) for name, array in weights.items()}
-    apply = build_apply(context.model.layers, context.data.input_shape, layout.place, context.spec.recompute)
-    return Network(params, _pure(context, apply), cross_entropy)
-
-
-def _pure(context: Context, apply: Apply) -> Callable[[Tree, Tree, Array, bool], tuple[Any, Tree]]:
-    """A forward pass without buffers; with bf16, in half precision from single-precision parameters."""
-    half = context.spec.precision == "bf16"
-
-    def forward(params: Tree, buffers: Tree, inputs: Array, _trains: bool) -> tuple[Any, Tree]:
-        if half:
-            params, inputs = jax.tree.map(_halved, (params, inputs))
-        return apply(params, inputs), buffers
-
-    return forward
-
-
-def user_pair(context: Context, built: Any) -> tuple[Tree, Apply]:
-    """Starting parameters and forward pass of the user's model, which is a pair of functions (init, apply)."""
-    user_model = context.user_model
-    assert user_model is not None
-    if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):
-        raise ModelError(
-            f"{user_model.label} returned {type(built).__name__}, not a pair of functions; "
-            f"return (init, apply) with init(key) giving the parameters and apply(params, inputs) the outputs"
-        )
-    init, apply = built
-    return call_user_code(f"init(key) of {user_model.label}", init, jax.random.key(context.spec.seed)), apply
-
-
-def cross_entropy(outputs: Array, targets: Array) -> Array:
-    """Mean cross-entropy over samples, and over positions for sequences."""
-    shares = jax.nn.log_softmax(outputs.astype(jnp.float32))
-    return -jnp.take_along_axis(shares, targets[..., None], axis=-1, mode="promise_in_bounds").mean()
+# What an evaluation sums up beside the metrics of a file, under names that none of those has.
+LOSS, PREDICTIONS, RIGHT = " loss", " predictions", " right"
 
 
 def optimizer_for(context: Context, params: Tree) -> Transformation:
@@ -108,18 +52,6 @@ def _dimensions(context: Context, params: Tree) -> Tree:
     """How many dimensions each parameter has in the model, whichever way it is stored."""
     shapes = weight_shapes(context.model.layers, context.data.input_shape)
     return {name: len(shapes[name]) for name in params}
-
-
-def arrays_of(context: Context, train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Inputs and targets as JAX takes them: images channels-last, whole numbers in 32 bits."""
-    data = context.data
-    inputs, targets = (data.train_inputs, data.train_targets) if train else (data.test_inputs, data.test_targets)
-    # Data that come with the user's model, or were made in the shape that it asks for, are in its own order.
-    as_given = context.model.user_model is not None and context.spec.dataset in (USER_DATA, "synthetic")
-    if inputs.ndim == IMAGE_DIMENSIONS and not as_given:
-        inputs = np.ascontiguousarray(inputs.transpose(0, 2, 3, 1))
-    narrow = [array.astype(np.int32) if array.dtype == np.int64 else array for array in (inputs, targets)]
-    return narrow[0], narrow[1]
 
 
 class JaxJob:
@@ -147,18 +79,27 @@ class JaxJob:
         # The devices have its parameters now.
         self._network = replace(network, params={}, buffers={})
         self._loaded = LoadedBatches(context.loaded, layout) if context.loaded is not None else None
-        self._data: tuple[Array, ...] = ()
-        if self._loaded is None:
-            self._data = tuple(put(array, self._whole) for array in arrays_of(context, train=True))
+        self._data: Any = self._on_devices(train=True) if self._loaded is None else ()
         self._step = jax.jit(
             self._one_step if stride == 1 else self._several_steps,
             out_shardings=((shardings, self._whole, placed), self._whole),
             donate_argnums=(0,) if spec.device != "cpu" else (),
         )
         self._measure = jax.jit(self._measured, out_shardings=self._whole)
-        self._test: tuple[Array, ...] | None = None
+        self._test: Batch | None = None
         self._order: Array | None = None
         self._losses: list[tuple[Array, int]] = []
+
+    def _on_devices(self, train: bool) -> Batch:
+        inputs, targets = arrays_of(self._context, train)
+        moved: dict[int, Array] = {}
+
+        def on_devices(array: np.ndarray) -> Array:
+            # Targets that are inputs too, such as labels, are there once.
+            moved[id(array)] = moved[id(array)] if id(array) in moved else put(array, self._whole)
+            return moved[id(array)]
+
+        return map_tree(on_devices, inputs), map_tree(on_devices, targets)
 
     def _gathered(self, params: Tree) -> Tree:
         """Parameters as they are used."""
@@ -166,25 +107,23 @@ class JaxJob:
             return params
         return lax.with_sharding_constraint(params, self._layout.of_gathered(params))
 
-    def _outputs(self, params: Tree, buffers: Tree, inputs: Array, trains: bool) -> tuple[Any, Tree]:
+    def _outputs(self, params: Tree, buffers: Tree, inputs: Any, trains: bool) -> tuple[Any, Tree]:
         return self._network.forward(self._gathered(params), buffers, inputs, trains)
 
-    def _value(self, params: Tree, buffers: Tree, inputs: Array, targets: Array) -> tuple[Array, Tree]:
+    def _value(self, params: Tree, buffers: Tree, inputs: Any, targets: Any) -> tuple[Array, Tree]:
         outputs, buffers = self._network.forward(params, buffers, inputs, True)
         return self._network.loss(outputs, targets), buffers
 
-    def _gradients(
-        self, params: Tree, buffers: Tree, data: tuple[Array, Array], rows: Array
-    ) -> tuple[Array, Tree, Tree]:
+    def _gradients(self, params: Tree, buffers: Tree, data: Batch, rows: Array) -> tuple[Array, Tree, Tree]:
         """Loss, buffers and gradients of the mean over a batch, in as many passes as the run says."""
 
-        def of_rows(data: tuple[Array, Array], params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+        def of_rows(data: Batch, params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
             with jax.named_scope(INPUT):
-                inputs, targets = _rows_of(data, rows)
+                inputs, targets = samples_at(data, rows)
             (loss, buffers), gradients = jax.value_and_grad(self._value, has_aux=True)(params, buffers, inputs, targets)
             return loss, buffers, gradients
 
-        def of_passes(data: tuple[Array, Array], params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
+        def of_passes(data: Batch, params: Tree, buffers: Tree, rows: Array) -> tuple[Array, Tree, Tree]:
             return mean_of_passes(partial(of_rows, data), params, buffers, rows)
 
         gathered, back = jax.vjp(self._gathered, params)
@@ -206,7 +145,7 @@ class JaxJob:
         change, state = self._optimizer.update(gradients, state, params)
         return jax.tree.map(jnp.add, params, change), state
 
-    def _one_step(self, state: Tree, data: tuple[Array, Array], order: Array, number: Any) -> tuple[Tree, Array]:
+    def _one_step(self, state: Tree, data: Batch, order: Array, number: Any) -> tuple[Tree, Array]:
         """A batch that was read comes without an order, as it is."""
         params, buffers, optimizer_state = state
         with jax.named_scope(INPUT):
@@ -216,9 +155,7 @@ class JaxJob:
             params, optimizer_state = self._updated(params, optimizer_state, gradients)
         return (params, buffers, optimizer_state), loss
 
-    def _several_steps(
-        self, state: Tree, data: tuple[Array, Array], order: Array, first: Any, count: Any
-    ) -> tuple[Tree, Array]:
+    def _several_steps(self, state: Tree, data: Batch, order: Array, first: Any, count: Any) -> tuple[Tree, Array]:
         def body(number: Any, carried: tuple[Tree, Array]) -> tuple[Tree, Array]:
             state, loss = self._one_step(carried[0], data, order, first + number)
             return state, carried[1].at[number].set(loss)
@@ -276,44 +213,54 @@ class JaxJob:
     def evaluate(self) -> Evaluation | None:
         """The test set, divided as batches are; every process takes part and the first one tells."""
         if self._test is None and self._loaded is None:
-            self._test = tuple(put(array, self._whole) for array in arrays_of(self._context, train=False))
+            self._test = self._on_devices(train=False)
         total, ways, most = self._test_size()
         rounds = -(-total // most)
         size = total // rounds // ways * ways
-        sums = np.zeros(3)
-        for number in range(rounds if size else 0):
-            stretch = slice(number * size, (number + 1) * size)
-            sums += self._sums(stretch, self._layout.on(self._layout.batch_side))
+        batches = [(slice(number * size, (number + 1) * size), self._layout.on(self._layout.batch_side))
+                   for number in range(rounds if size else 0)]  # fmt: skip
         if rounds * size < total:
-            sums += self._sums(slice(rounds * size, total), self._whole)
+            batches.append((slice(rounds * size, total), self._whole))
+        sums = Counter[str]()
+        for stretch, sharding in batches:
+            for name, part in self._sums(stretch, sharding).items():
+                sums[name] += float(_local(part))  # type: ignore[assignment]
         if self._context.process.index:
             return None
-        predictions = int(sums[1])
-        return Evaluation(total, float(sums[0]), predictions or None, int(sums[2]) if predictions else None)
+        loss, predictions, right = (float(sums.pop(name)) for name in (LOSS, PREDICTIONS, RIGHT))
+        metrics = {name: float(value) for name, value in sums.items()}
+        return Evaluation(total, loss, int(predictions) or None, int(right) if predictions else None, metrics)
 
     def _test_size(self) -> tuple[int, int, int]:
         """Test samples, over how many devices they are divided, and how many are looked at together at most."""
         ways, loaded = self._layout.batch_ways, self._context.loaded
         if loaded is None:
             assert self._test is not None
-            return len(self._test[1]), ways, self._context.data.evaluation_batch
+            return length(self._test[1]), ways, self._context.data.evaluation_batch
         return loaded.test_samples or 0, ways, min(loaded.evaluation_batch, self._context.spec.samples_per_step)
 
-    def _sums(self, stretch: slice, sharding: NamedSharding) -> np.ndarray:
+    def _sums(self, stretch: slice, sharding: NamedSharding) -> dict[str, Array]:
         test, rows = self._test, np.arange(stretch.start, stretch.stop, dtype=np.int32)
         if self._loaded is not None:
             read = self._loaded.test_batch(stretch.start, stretch.stop)
             test, rows = map_tree(lambda array: put(array, self._whole), read), rows - stretch.start
-        return np.array([float(_local(part)) for part in self._measure(*self._state[:2], test, put(rows, sharding))])
+        sums: dict[str, Array] = self._measure(*self._state[:2], test, put(rows, sharding))
+        return sums
 
-    def _measured(self, params: Tree, buffers: Tree, data: tuple[Array, Array], rows: Array) -> tuple[Any, Any, Any]:
-        """Sum of losses, predictions, and how many of them are right."""
-        inputs, targets = _rows_of(data, rows)
+    def _measured(self, params: Tree, buffers: Tree, data: Batch, rows: Array) -> dict[str, Any]:
+        """Sum of losses, predictions, how many of them are right, and sums of the file's metrics."""
+        inputs, targets = samples_at(data, rows)
         outputs, _ = self._outputs(params, buffers, inputs, trains=False)
-        loss = self._network.loss(outputs, targets) * rows.shape[0]
-        if jnp.issubdtype(targets.dtype, jnp.floating) or outputs.ndim != targets.ndim + 1:
-            return loss, 0, 0
-        return loss, targets.size, (outputs.argmax(-1) == targets).sum()
+        user_model, count = self._context.model.user_model, rows.shape[0]
+        metrics = {} if user_model is None else user_model.named_metrics(outputs, targets)
+        sums = {name: jnp.asarray(value) * count for name, value in metrics.items()}
+        sums[LOSS], logits = self._network.loss(outputs, targets) * count, logits_of(outputs)
+        counts = user_model is None or (user_model.loss is None and loss_in(outputs) is None)
+        if not counts or not isinstance(targets, Array) or not isinstance(logits, Array):
+            return {**sums, PREDICTIONS: 0, RIGHT: 0}
+        if jnp.issubdtype(targets.dtype, jnp.floating) or logits.ndim != targets.ndim + 1:
+            return {**sums, PREDICTIONS: 0, RIGHT: 0}
+        return {**sums, PREDICTIONS: targets.size, RIGHT: (logits.argmax(-1) == targets).sum()}
 
     def weights(self) -> Weights:
         """All weights in the neutral layout, or under the user's names; parts are gathered from all devices."""
@@ -368,14 +315,6 @@ class JaxJob:
         jax_group.leave(self._context)
 
 
-def _rows_of(data: tuple[Tree, Tree], rows: Array | None) -> tuple[Tree, Tree]:
-    """Some samples of data that lie on the devices; without their numbers, data that are the samples."""
-    if rows is None:
-        return data
-    inputs, targets = jax.tree.map(lambda array: array.at[rows].get(mode="promise_in_bounds"), data)
-    return inputs, targets
-
-
 def held_bytes(tree: Tree) -> int:
     """Bytes of all parts of some arrays on the devices of this process."""
     return sum(int(shard.data.nbytes) for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards)
@@ -384,7 +323,3 @@ def held_bytes(tree: Tree) -> int:
 def _local(array: Array) -> np.ndarray:
     """An array that is whole on every device."""
     return np.asarray(array.addressable_data(0))
-
-
-def _halved(array: Any) -> Any:
-    return array.astype(jnp.bfloat16) if jnp.issubdtype(array.dtype, jnp.floating) else array

@@ -11,11 +11,13 @@ import numpy as np
 from keras import ops
 
 from paceline.contract.context import Context
+from paceline.data.tree import Tree, map_tree, take
 from paceline.errors import ModelError
 from paceline.frameworks.keras.layers import keras_layer, variable_of
 from paceline.spec import RunSpec
 from paceline.workloads.base import Layers, Weights, named_layers, relu_places
 from paceline.workloads.layers import Shape
+from paceline.workloads.outputs import logits_of, loss_in
 from paceline.workloads.user_model import USER_DATA, build_user_model
 
 IMAGE_DIMENSIONS = 4
@@ -86,7 +88,7 @@ def build_keras_model(context: Context) -> keras.Model:
 def make_variables(context: Context, model: keras.Model) -> None:
     """A model that was not told the shape of its inputs makes its variables when it first sees some."""
     if not model.built:
-        model(keras_inputs(context, context.data.train_inputs[:1]))
+        model(keras_inputs(context, take(context.data.train_inputs, slice(1))))
 
 
 def set_precision(spec: RunSpec) -> None:
@@ -94,23 +96,29 @@ def set_precision(spec: RunSpec) -> None:
     keras.config.set_dtype_policy("mixed_bfloat16" if spec.precision == "bf16" else "float32")
 
 
-def keras_inputs(context: Context, array: np.ndarray) -> np.ndarray:
+def keras_inputs(context: Context, inputs: Tree) -> Tree:
     """Inputs as the model takes them: images channels-last, unless the user gave them for a model of their own."""
     as_given = context.spec.model is not None and context.spec.dataset in _AS_GIVEN
-    turned = array if as_given or array.ndim != IMAGE_DIMENSIONS else array.transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(turned)
+
+    def turned(array: np.ndarray) -> np.ndarray:
+        images = array.ndim == IMAGE_DIMENSIONS and not as_given
+        return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if images else array)
+
+    return map_tree(turned, inputs)
 
 
 def loss_function(context: Context, model: keras.Model) -> Loss:
-    """The user's loss, or mean cross-entropy over samples and positions; called with outputs and targets."""
+    """The user's loss, the model's own, or mean cross-entropy over samples and positions; of outputs and targets."""
     user_model = context.model.user_model
     if user_model is not None and user_model.loss is not None:
         return user_model.loss
     from_logits = not ends_in_softmax(model)
 
     def cross_entropy(outputs: Any, targets: Any) -> Any:
-        outputs = ops.cast(outputs, "float32")
-        return ops.mean(ops.sparse_categorical_crossentropy(targets, outputs, from_logits=from_logits))
+        if (loss := loss_in(outputs)) is not None:
+            return loss
+        logits = ops.cast(logits_of(outputs), "float32")
+        return ops.mean(ops.sparse_categorical_crossentropy(targets, logits, from_logits=from_logits))
 
     return cross_entropy
 

@@ -11,10 +11,12 @@ from keras import ops
 
 from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
+from paceline.data.tree import Tree, describe, leaves, map_tree, take
 from paceline.errors import ModelError
 from paceline.frameworks.keras.model import keras_inputs, loss_function, make_variables
 from paceline.frameworks.keras.optimizer import optimizer_for
-from paceline.workloads.user_model import call_user_code, telling_samples
+from paceline.workloads.outputs import logits_of, loss_in
+from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
 SAMPLES = 2
 # Keras puts what went wrong in bold, between where and a list of all arguments.
@@ -26,14 +28,18 @@ def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     user_model, data = context.user_model, context.data
     assert user_model is not None
     chosen = telling_samples(data.train_targets)
-    _pass_through(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
+    inputs, targets = (take(tree, chosen) for tree in (data.train_inputs, data.train_targets))
+    outputs = _pass_through(context, model, keras_inputs(context, inputs), targets)
+    one_array = isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray) and hasattr(outputs, "shape")
+    form = None if one_array else f"takes {describe(inputs)} and returns {_output_text(outputs)}"
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     if not parameters:
         raise ModelError(f"{user_model.label} returned a model without trainable weights; there is nothing to train")
-    _try_update(context, model, keras_inputs(context, data.train_inputs[chosen]), data.train_targets[chosen])
+    _try_update(context, model, keras_inputs(context, inputs), targets)
+    tested, aims = (take(tree, slice(SAMPLES)) for tree in (data.test_inputs, data.test_targets))
     call_user_code(
         f"evaluating {user_model.label} on its test data",
-        lambda: _loss(context, model, keras_inputs(context, data.test_inputs[:SAMPLES]), data.test_targets[:SAMPLES]),
+        lambda: _loss(context, model, keras_inputs(context, tested), aims),
     )
     cuts = tuple(
         name for name, function in (("stages", user_model.stages), ("plan", user_model.plan)) if function is not None
@@ -42,37 +48,43 @@ def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and not layer.synchronized]
     return UserModelFacts(
         "keras", parameters, data.train_samples, isinstance(model, keras.Sequential), cuts,
-        batch_norms=tuple(layer.name for layer in norms), draws=any(getattr(layer, "rate", 0) for layer in layers),
+        form=form, batch_norms=tuple(layer.name for layer in norms),
+        draws=any(getattr(layer, "rate", 0) for layer in layers),
     )  # fmt: skip
 
 
-def _pass_through(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:
+def _pass_through(context: Context, model: keras.Model, inputs: Tree, targets: Tree) -> Any:
+    """Sends two samples forward, through the loss and through the file's metric; gives the model's outputs."""
     assert context.user_model is not None
-    label, shape = context.user_model.label, "x".join(map(str, inputs.shape[1:]))
+    label = context.user_model.label
     try:
-        _check_shape(model, inputs.shape[1:])
+        _check_shape(model, inputs)
         make_variables(context, model)
         outputs = model(inputs, training=False)
     except Exception as error:
+        advice = "return what it expects from data()"
+        if context.spec.dataset != USER_DATA:
+            advice = "give the shape that it expects with --input-shape"
         raise ModelError(
-            f"{label} does not take inputs of shape {shape}: {_words(error)}; "
-            f"give the shape that it expects with --input-shape"
+            f"{label} does not take inputs of shape {describe(inputs)}: {_words(error)}; {advice}"
         ) from error
     try:
         _fit_together(context, model, outputs, targets)
     except Exception as error:
-        output_shape = tuple(outputs.shape) if hasattr(outputs, "shape") else type(outputs).__name__
         raise ModelError(
-            f"the output of {label} ({output_shape} for {SAMPLES} samples) does not fit its targets: {_words(error)}; "
-            f"give its class count with --classes, or a function loss(outputs, targets) in the file"
+            f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets: "
+            f"{_words(error)}; give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
+    tensors = map_tree(ops.convert_to_tensor, targets)
+    call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, tensors)
+    return outputs
 
 
-def _loss(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray, training: bool = False) -> Any:
-    return loss_function(context, model)(model(inputs, training=training), ops.convert_to_tensor(targets))
+def _loss(context: Context, model: keras.Model, inputs: Tree, targets: Tree, training: bool = False) -> Any:
+    return loss_function(context, model)(model(inputs, training=training), map_tree(ops.convert_to_tensor, targets))
 
 
-def _try_update(context: Context, model: keras.Model, inputs: np.ndarray, targets: np.ndarray) -> None:
+def _try_update(context: Context, model: keras.Model, inputs: Tree, targets: Tree) -> None:
     """Makes the optimizer as a worker does, one backward pass and one update."""
     assert context.user_model is not None
     label = context.user_model.label
@@ -97,12 +109,23 @@ def _try_update(context: Context, model: keras.Model, inputs: np.ndarray, target
     call_user_code(f"the first update of {label}", update)
 
 
-def _check_shape(model: keras.Model, shape: tuple[int, ...]) -> None:
+def _output_text(outputs: Any) -> str:
+    if hasattr(outputs, "shape"):
+        return str(tuple(outputs.shape))
+    parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, dict) else ""
+    return f"a {type(outputs).__name__}{parts}"
+
+
+def _check_shape(model: keras.Model, inputs: Tree) -> None:
     """Keras would answer with all numbers of the inputs."""
     shapes = [tuple(tensor.shape[1:]) for tensor in getattr(model, "inputs", None) or ()]
+    arrays = leaves(inputs)
+    if shapes and len(shapes) != len(arrays):
+        raise ValueError(f"it has {len(shapes)} inputs, and the data {len(arrays)}")
     if len(shapes) > 1:
-        raise ValueError(f"it has {len(shapes)} inputs, and data sets have one")
+        return
     for sizes in shapes:
+        shape = arrays[0].shape[1:]
         fits = [want in (None, have) for want, have in zip(sizes, shape, strict=False)]
         if len(sizes) != len(shape) or not all(fits):
             raise ValueError(f"it was built for {'x'.join(map(str, sizes))}")
@@ -113,12 +136,14 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {bold.group(1) if bold else error}"
 
 
-def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: np.ndarray) -> None:
+def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: Tree) -> None:
     assert context.user_model is not None
-    if context.user_model.loss is None and targets.dtype.kind == "i" and int(targets.max()) >= outputs.shape[-1]:
-        # Some kernels answer a class that is not there with a loss that is no number.
-        raise ValueError(f"class {int(targets.max())} is not among {outputs.shape[-1]} outputs")
-    loss = loss_function(context, model)(outputs, ops.convert_to_tensor(targets))
+    if context.user_model.loss is None and loss_in(outputs) is None:
+        logits = logits_of(outputs)
+        if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and int(targets.max()) >= logits.shape[-1]:
+            # Some kernels answer a class that is not there with a loss that is no number.
+            raise ValueError(f"class {int(targets.max())} is not among {logits.shape[-1]} outputs")
+    loss = loss_function(context, model)(outputs, map_tree(ops.convert_to_tensor, targets))
     if math.prod(ops.shape(loss)) != 1:
         raise ValueError(f"the loss has shape {tuple(ops.shape(loss))} and must be one number")
 

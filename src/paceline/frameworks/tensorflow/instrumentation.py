@@ -10,9 +10,10 @@ from typing import Any
 import tensorflow as tf
 
 from paceline.contract.context import Context
+from paceline.data.tree import Tree
 from paceline.frameworks.call_spans import InstrumentedTransfers, forward_share, instrumented_passes
 from paceline.frameworks.tensorflow.declared import steps_per_call
-from paceline.frameworks.tensorflow.training import TfJob
+from paceline.frameworks.tensorflow.training import TfJob, gathered
 
 
 def tf_job(context: Context, strategy: tf.distribute.Strategy, devices: list[str], **fields: Any) -> TfJob:
@@ -67,14 +68,14 @@ class InstrumentedTfJob(TfJob):
         return loss
 
     def _batch(self, order: Any, number: tf.Tensor) -> Any:
-        def take(inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        def take(inputs: Tree, targets: Tree, order: tf.Tensor) -> tuple[Tree, Tree]:
             index = order[number]
-            return tf.gather(inputs, index), tf.gather(targets, index)
+            return gathered(inputs, index), gathered(targets, index)
 
         return self._strategy.run(take, args=(self._inputs, self._targets, order))
 
     def _forward(self, inputs: Any, targets: Any) -> Any:
-        def pass_through(inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        def pass_through(inputs: Tree, targets: Tree) -> tf.Tensor:
             return self._loss(self._model(inputs, training=True), targets)
 
         jit = self._context.spec.execution == "compiled"

@@ -7,23 +7,24 @@ import keras
 import tensorflow as tf
 
 from paceline.contract.context import Context
+from paceline.data.tree import Tree, map_tree, take
 from paceline.workloads.base import named_layers
 
 # What PyTorch adds to a norm before it divides by it.
 NORM_EPSILON = 1e-6
 # Given inputs and targets: the mean loss, and the gradient of each variable, None where it has no part in the loss.
-Gradients = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, list[tf.Tensor | None]]]
+Gradients = Callable[[Tree, Tree], tuple[tf.Tensor, list[tf.Tensor | None]]]
 
 
 def in_passes(gradients: Gradients, passes: int, variables: list[keras.Variable]) -> Gradients:
     """Loss and gradients averaged over equal parts of a batch, in a loop: activations of one part exist at a time."""
 
-    def averaged(inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
-        parts = [tf.reshape(whole, (passes, -1, *whole.shape[1:])) for whole in (inputs, targets)]
+    def averaged(inputs: Tree, targets: Tree) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+        parts = map_tree(lambda whole: tf.reshape(whole, (passes, -1, *whole.shape[1:])), (inputs, targets))
         without: set[int] = set()
 
         def add(number: tf.Tensor, loss: tf.Tensor, sums: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, list[Any]]:
-            more, added = gradients(*(part[number] for part in parts))
+            more, added = gradients(*take(parts, number))
             without.update(place for place, gradient in enumerate(added) if gradient is None)
             sums = [
                 total if gradient is None else total + gradient for total, gradient in zip(sums, added, strict=True)

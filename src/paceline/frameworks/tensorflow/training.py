@@ -4,6 +4,7 @@ Data lie on each replica's device and are gathered by index within the traced st
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from time import perf_counter_ns
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation, InputTimes
-from paceline.data.tree import Tree, length, map_tree
+from paceline.data.tree import Tree, length, map_tree, take
 from paceline.frameworks.host_batches import HostBatches
 from paceline.frameworks.keras.model import build_model, export_weights, keras_inputs, loss_function
 from paceline.frameworks.keras.optimizer import optimizer_for
@@ -22,6 +23,7 @@ from paceline.frameworks.tensorflow.checkpoint import TfCheckpoint
 from paceline.frameworks.tensorflow.optimizer import KINDS
 from paceline.frameworks.tensorflow.passes import Gradients, clip_sums, in_passes, recompute
 from paceline.workloads.base import Weights
+from paceline.workloads.outputs import logits_of, loss_in
 
 
 class TfJob:
@@ -80,11 +82,12 @@ class TfJob:
         """All training data on each device; between CPU devices nothing is copied."""
         context = self._context
         with tf.device("/cpu:0"):
-            inputs = tf.constant(keras_inputs(context, context.data.train_inputs))
-            targets = tf.constant(context.data.train_targets)
+            inputs = map_tree(tf.constant, keras_inputs(context, context.data.train_inputs))
+            targets = map_tree(tf.constant, context.data.train_targets)
         self._whole = inputs, targets
-        self._inputs = self._on_each_device(lambda _replica: inputs)
-        self._targets = self._on_each_device(lambda _replica: targets)
+        self._inputs, self._targets = (
+            map_tree(lambda leaf: self._on_each_device(lambda _replica: leaf), tree) for tree in (inputs, targets)
+        )
 
     def _open_loaded(self) -> dict[int, HostBatches]:
         """For each replica of this process, what it reads while it trains; empty where all data lie on the devices."""
@@ -113,8 +116,7 @@ class TfJob:
 
     def _as_tensors(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("/cpu:0"):
-            turned = map_tree(lambda array: keras_inputs(self._context, array), inputs)
-            return map_tree(tf.constant, turned), map_tree(tf.constant, targets)
+            return map_tree(tf.constant, keras_inputs(self._context, inputs)), map_tree(tf.constant, targets)
 
     def _read_step(self, inputs: Any, targets: Any) -> tf.Tensor:
         losses = self._strategy.run(self._replica_update, args=(inputs, targets))
@@ -170,17 +172,17 @@ class TfJob:
         local = self._strategy.experimental_local_results(losses)
         return tf.add_n(local) / len(local)
 
-    def _replica_step(self, inputs: tf.Tensor, targets: tf.Tensor, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+    def _replica_step(self, inputs: Tree, targets: Tree, order: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """Forward, backward, update; Keras' optimizers sum the gradients over all replicas."""
         index = order[number]
-        return self._replica_update(tf.gather(inputs, index), tf.gather(targets, index))
+        return self._replica_update(gathered(inputs, index), gathered(targets, index))
 
-    def _replica_update(self, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def _replica_update(self, inputs: Tree, targets: Tree) -> tf.Tensor:
         loss, gradients = self._gradients(inputs, targets)
         self._optimizer.apply(gradients, self._variables)
         return loss
 
-    def _loss_and_gradients(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
+    def _loss_and_gradients(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, list[tf.Tensor | None]]:
         with tf.GradientTape() as tape:
             loss = self._penalised_loss(inputs, targets)
             share = loss / self._strategy.num_replicas_in_sync
@@ -188,7 +190,7 @@ class TfJob:
         # The rows of an embedding that a batch used come alone; the optimizer and the sum over replicas want all.
         return loss, [None if gradient is None else tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    def _penalised_loss(self, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    def _penalised_loss(self, inputs: Tree, targets: Tree) -> tf.Tensor:
         """Penalties that a user's layers put on their weights count as in Keras' own loop."""
         loss = self._loss(self._model(inputs, training=True), targets)
         return tf.add_n([loss, *self._model.losses]) if self._model.losses else loss
@@ -208,13 +210,15 @@ class TfJob:
 
     def evaluate(self) -> Evaluation:
         """The part of the test set that falls to this process."""
-        loss_sum, correct, predictions, samples = 0.0, 0, 0, 0
+        loss_sum, correct, predictions, samples, metrics = 0.0, 0, 0, 0, Counter[str]()
         for inputs, targets in self._test_batches():
             count = length(targets)
-            loss, right, looked_at = self._test(*self._as_tensors(inputs, targets))
+            loss, right, looked_at, values = self._test(*self._as_tensors(inputs, targets))
             loss_sum, samples = loss_sum + float(loss) * count, samples + count
             correct, predictions = correct + int(right), predictions + int(looked_at)
-        return Evaluation(samples, loss_sum, predictions or None, correct if predictions else None)
+            for name, value in values.items():
+                metrics[name] += float(value) * count  # type: ignore[assignment]
+        return Evaluation(samples, loss_sum, predictions or None, correct if predictions else None, dict(metrics))
 
     def _test_batches(self) -> Iterator[tuple[Tree, Tree]]:
         """The part of the test set that falls to this process, in batches that all have samples."""
@@ -236,18 +240,25 @@ class TfJob:
         if loaded is not None:
             yield from next(iter(self._read.values())).read_test(stretches)
         else:
-            yield from ((data.test_inputs[stretch], data.test_targets[stretch]) for stretch in stretches)
+            yield from ((take(data.test_inputs, stretch), take(data.test_targets, stretch)) for stretch in stretches)
 
-    def _tested(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
-        """Mean loss, right predictions and predictions of one batch; no predictions where targets are no classes."""
-        outputs = self._outputs(inputs)
-        loss = self._loss(outputs, targets)
-        if not targets.dtype.is_integer or outputs.shape.rank != targets.shape.rank + 1:
-            return loss, 0, 0
-        right = tf.reduce_sum(tf.cast(tf.argmax(outputs, -1, targets.dtype) == targets, tf.int64))
-        return loss, right, tf.size(targets, tf.int64)
+    def _tested(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, Any, Any, dict[str, Any]]:
+        """Mean loss, right predictions, predictions and metrics of one batch.
 
-    def _outputs(self, inputs: tf.Tensor) -> tf.Tensor:
+        There are no predictions where targets are no classes, or the loss is the model's or the user's own.
+        """
+        outputs, user_model = self._outputs(inputs), self._context.model.user_model
+        loss, logits = self._loss(outputs, targets), logits_of(outputs)
+        metrics = {} if user_model is None else user_model.named_metrics(outputs, targets)
+        counts = user_model is None or (user_model.loss is None and loss_in(outputs) is None)
+        if not counts or isinstance(targets, dict | tuple) or not targets.dtype.is_integer:
+            return loss, 0, 0, metrics
+        if logits.shape.rank != targets.shape.rank + 1:
+            return loss, 0, 0, metrics
+        right = tf.reduce_sum(tf.cast(tf.argmax(logits, -1) == tf.cast(targets, tf.int64), tf.int64))
+        return loss, right, tf.size(targets, tf.int64), metrics
+
+    def _outputs(self, inputs: Tree) -> Any:
         """Outputs of the model when it is not training."""
         return self._model(inputs, training=False)
 
@@ -287,3 +298,8 @@ class TfJob:
     def close(self) -> None:
         """Leaves the other processes."""
         self._leave()
+
+
+def gathered(tree: Tree, index: tf.Tensor) -> Tree:
+    """The samples with these numbers."""
+    return map_tree(lambda leaf: tf.gather(leaf, index), tree)

@@ -78,6 +78,11 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
             f"a script cannot be written: data() of {spec.workload} gives {SOURCE_WORDS[source]}, and a script holds "
             f"its data in memory; return arrays, or train it with paceline run"
         )
+    if spec.model is not None and (form := probe(spec).form) is not None:
+        raise SpecError(
+            f"a script cannot be written: {spec.workload} {form}, and scripts pass one tensor; "
+            f"train it with paceline run"
+        )
     for function in strategy(spec.strategy).needs.cut_by(spec) if spec.model is not None else ():
         if function in probe(spec).automatic_cuts:
             raise SpecError(

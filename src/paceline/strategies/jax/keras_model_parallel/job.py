@@ -18,8 +18,9 @@ from paceline.costs.splits import Rows
 from paceline.errors import ModelError
 from paceline.frameworks.jax.instrumentation import jax_job
 from paceline.frameworks.jax.layout import Layout
+from paceline.frameworks.jax.network import Network
 from paceline.frameworks.jax.optimizer import Transformation, Tree
-from paceline.frameworks.jax.training import JaxJob, Network
+from paceline.frameworks.jax.training import JaxJob
 from paceline.frameworks.keras.model import build_layers, build_model, loss_function, named_variables, set_precision
 from paceline.frameworks.keras.optimizer import without_scheduler
 from paceline.workloads.base import model_facts

@@ -200,10 +200,10 @@ class DtensorJob(TfJob):
         by_array = tape.gradient(loss, arrays)
         return loss, {name: tf.convert_to_tensor(gradient) for name, gradient in by_array.items()}
 
-    def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int]:
+    def _test(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[float, int, int, dict[str, float]]:
         """The same batch on every device: its size need not divide."""
         loss, right = self._test_batch(self._placer.put(inputs.numpy()), self._placer.put(targets.numpy()))
-        return float(dtensor.unpack(loss)[0]), int(dtensor.unpack(right)[0]), math.prod(targets.shape)
+        return float(dtensor.unpack(loss)[0]), int(dtensor.unpack(right)[0]), math.prod(targets.shape), {}
 
     def _loss_and_correct(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         arrays = {name: variable.read_value() for name, variable in self._arrays.items()}

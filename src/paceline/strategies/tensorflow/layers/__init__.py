@@ -17,7 +17,7 @@ from paceline.contract.strategy import (
     on_one_worker,
     one_process_for_all_workers,
 )
-from paceline.contract.traits import Search, Traits, batch_parts, one_replica
+from paceline.contract.traits import Search, Traits, always, batch_parts, one_replica
 from paceline.costs import tensorflow as costs
 from paceline.costs.cuts import pipeline_footprint, why_not_cut
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, in_all_passes, in_one_pass
@@ -73,6 +73,7 @@ STRATEGY: Strategy = Strategy(
         executions=("eager",),
         heeds=declared.STEP_FIELDS,
         cut_by=always_cut_by("stages"),
+        one_tensor=always,
         roles=one_process_for_all_workers,
         check=check,
         can_be_instrumented=can_be_instrumented,

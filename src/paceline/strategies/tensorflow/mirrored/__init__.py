@@ -72,7 +72,7 @@ def open_job(context: Context) -> Job:
     return tf_job(context, strategy, devices)
 
 
-STRATEGY = Strategy(
+STRATEGY: Strategy = Strategy(
     name="tf-mirrored",
     family="data",
     framework="tensorflow",
@@ -91,7 +91,13 @@ STRATEGY = Strategy(
         declared.STEPS_PER_EXECUTION,
     ),
     needs=replace(
-        declared.NEEDS, heeds=declared.STEP_FIELDS, reads=declared.READS, roles=one_process_for_all_workers, check=check
+        declared.NEEDS,
+        heeds=declared.STEP_FIELDS,
+        reads=declared.READS,
+        roles=one_process_for_all_workers,
+        check=check,
+        # Keras' `fit` has a loss for each output.
+        one_tensor=lambda spec: STRATEGY.knob_values(spec)["loop"] == "fit",
     ),
     traits=Traits(usual_on_several_devices=True),
     testing=Testing(reference=on_one_worker("tf-single")),

@@ -68,7 +68,7 @@ class FitJob(TfJob):
 
     def __init__(self, context: Context, strategy: tf.distribute.Strategy, devices: list[str]) -> None:
         super().__init__(context, strategy, devices, stride=context.order.steps_per_epoch)
-        integers = context.data.train_targets.dtype.kind == "i"
+        integers = context.data.train_targets.dtype.kind in "iub"
 
         def loss(targets: Any, outputs: Any) -> Any:
             # Keras hands targets over as floats. It divides a loss by the number of replicas only if that is no scalar;

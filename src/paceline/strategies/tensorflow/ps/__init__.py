@@ -9,6 +9,7 @@ from dataclasses import replace
 from paceline.contract.context import Context, Process
 from paceline.contract.job import Job, Service
 from paceline.contract.strategy import Knob, Role, Strategy, Testing, on_cores
+from paceline.contract.traits import always
 from paceline.costs import tensorflow as costs
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, RankFootprint
 from paceline.costs.messages import exchange
@@ -112,6 +113,7 @@ STRATEGY = Strategy(
         executions=("eager",),
         # Computed again, a block would fetch its variables again too.
         heeds=declared.STEP_FIELDS - {"recompute"},
+        one_tensor=always,
         roles=roles,
         environment=environment,
         check=check,

@@ -6,9 +6,9 @@ import pytest
 
 from paceline.cli.merge import merge
 from paceline.errors import StoreError
-from paceline.merge import merge_files
 from paceline.record import Record, Status
 from paceline.store import Store
+from paceline.store.merging import merge_files
 
 
 @pytest.fixture

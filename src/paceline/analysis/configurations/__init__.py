@@ -1,0 +1,1 @@
+"""Configurations told apart and put in order."""
