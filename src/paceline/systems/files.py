@@ -76,7 +76,7 @@ def _by_name(name: str) -> Hardware:
 def _read_file(path: Path) -> Hardware:
     try:
         return _read_text(path.read_text(), str(path))
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"system file {path} cannot be read: {error}; name a system or another file") from None
 
 
