@@ -1,7 +1,6 @@
 """A fleet while a study runs on it: its agents, what of each machine runs may use, and the files that it was sent."""
 
 import threading
-from importlib import metadata
 from pathlib import Path
 
 from paceline.contract.context import LOOPBACK_INTERFACE, Place, Process
@@ -16,6 +15,7 @@ from paceline.runs.placement import Machine, lay_out_over, shares_of_hosts
 from paceline.source_files import files_beside
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems import System
+from paceline.systems.local import framework_version
 from paceline.workloads.user_model import USER_DATA
 
 
@@ -133,7 +133,7 @@ class OpenFleet:
 
 def refuse_unlike(agents: list[Agent]) -> None:
     """Refuses machines whose Paceline, Python or frameworks have other versions than those of the first."""
-    ours = metadata.version("paceline")
+    ours = framework_version("paceline")
     unlike = next((agent for agent in agents if agent.facts.paceline != ours), None)
     if unlike is not None:
         raise UserError(
