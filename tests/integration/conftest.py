@@ -20,6 +20,7 @@ import pytest
 from interpreters import Interpreter
 from paceline import cli
 from paceline.record import Record
+from paceline.runs.interrupts import STOPPING
 from paceline.store import Store
 
 # Long enough for any single command of these tests on a slow and busy machine; only a hang takes longer.
@@ -42,7 +43,8 @@ def wait_until(condition: Callable[[], object], what: str, seconds: float = PATI
 
 def hear_interrupts() -> None:
     """As at a terminal, also where the tests themselves run in the background and no interrupt reaches them."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def workers_of(pid: int) -> list[int]:

@@ -93,7 +93,8 @@ def namespace() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def carried(namespace: str, request: pytest.FixtureRequest) -> dict[str, Any]:
-    asked = [item.callspec.params["chosen"] for item in request.session.items if "carried" in item.fixturenames]
+    asked = [item.callspec.params["chosen"] for item in request.session.items
+             if item.path == request.path and "carried" in item.fixturenames]  # fmt: skip
     names = [chosen.name for chosen in REAL if chosen in asked and several_processes(chosen)]
     names += [f"{chosen.name}:{IN_HALF}" for chosen in REAL if chosen in asked and chosen.name in HALVED]
     names += [f"{chosen.name}:{IN_PROCESSES}" for chosen in REAL if chosen in asked and may_have_processes(chosen)]

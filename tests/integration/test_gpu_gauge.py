@@ -30,7 +30,7 @@ def test_every_part_is_measured_and_becomes_a_system_that_predicts() -> None:
     assert all(seconds > 0 for times in known.operations for seconds in times.seconds)
     assert {curve.kind for curve in known.collectives} >= {"all-reduce"}
     assert hardware.node_devices == 2
-    assert any(text.startswith("timing products") for text in said)
+    assert any("timing products" in text for text in said)
     assert "eager" in hardware.device.host_seconds_per_operation
     assert to_toml(hardware.model_dump(mode="json", exclude_none=True))
     assert isinstance(hardware, Hardware)

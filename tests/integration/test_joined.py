@@ -132,7 +132,7 @@ def test_under_torchrun_two_processes_train_as_an_ordinary_run_does(
     assert ended.returncode == 0, ended.stderr
     # Rank 0 speaks for all.
     assert ended.stderr.count("1/1 ok mnist-small torch-ddp x2") == 1
-    assert ended.stdout.count("Fastest here: torch-ddp with 2 workers") == 1
+    assert ended.stdout.count("Measured here: torch-ddp with 2 workers") == 1
     with Store.open_existing(tmp_path / "paceline.db") as store:
         (joined,) = store.records(with_steps=True)
     spec = complete(RunSpec(strategy="torch-ddp", workers=2, global_batch=64, steps=5))

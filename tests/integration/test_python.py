@@ -82,7 +82,7 @@ def test_what_a_user_wrote_is_escaped_where_results_are_shown(results: paceline.
     )
     shown = paceline.Results((failed,))._repr_html_()
     assert "<script>" not in shown
-    assert shown.count("&lt;script&gt;") == 2
+    assert shown.count("&lt;script&gt;") == 1
 
 
 def test_tables_come_for_pandas_too_and_at_every_level(results: paceline.Results) -> None:
@@ -106,7 +106,7 @@ def test_results_are_exported_by_the_names_of_the_command(results: paceline.Resu
 def test_the_report_is_written_where_it_is_wanted(results: paceline.Results, place: Path) -> None:
     path = results.report(place / "new" / "page.html")
     assert path == place / "new" / "page.html"
-    assert "Use fake with 2 workers" in path.read_text()
+    assert "Fastest here: fake with 2 workers" in path.read_text()
 
 
 def test_running_again_makes_nothing_new_and_gives_the_same_records(results: paceline.Results, place: Path) -> None:

@@ -52,6 +52,11 @@ class Journal:
         """The same for the record of a run."""
         return Record.model_validate_json(self.measured(name, lambda: run().model_dump_json(by_alias=True)))
 
+    def leave(self) -> None:
+        """Keeps the file of a calibration that did not come to its end, unless nothing was measured."""
+        if not self._known and not self._counts:
+            self.close()
+
     def close(self) -> None:
         """The calibration is whole, and its file no longer needed."""
         if self.path is not None:

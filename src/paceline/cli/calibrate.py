@@ -126,7 +126,11 @@ def _journal(options: CalibrateOptions, out: Path) -> Iterator[Journal]:
             f"going on with {format_count(journal.known, 'measurement')} of a calibration that was interrupted "
             f"(--fresh begins anew)"
         )
-    yield journal
+    try:
+        yield journal
+    except BaseException:
+        journal.leave()
+        raise
     journal.close()
 
 
