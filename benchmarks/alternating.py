@@ -20,7 +20,7 @@ from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Service
 from paceline.runs.folder import RunFolder
 from paceline.runs.measure import train
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.wire import TrainingEvent
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 
@@ -41,7 +41,7 @@ def paceline_loop(spec: RunSpec, folder: Path) -> Callable[[int], View]:
     steps = context.order.steps_per_epoch
     nobody = os.open(os.devnull, os.O_WRONLY)
 
-    def report(event: StepEvent | EpochEvent) -> None:
+    def report(event: TrainingEvent) -> None:
         os.write(nobody, event.model_dump_json().encode())
 
     def epoch(number: int) -> View:

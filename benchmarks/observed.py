@@ -20,7 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from paceline.callbacks import steps
 from paceline.callbacks.optimizer import OptimizerSteps
 from paceline.runs.scripts.steps import ReportedSteps
-from paceline.runs.wire import EpochEvent, StepEvent
+from paceline.runs.wire import TrainingEvent
 from paceline.spec import RunSpec
 
 BATCH, STEPS, WIDTH = 64, 60, 512
@@ -63,7 +63,7 @@ def observed(epoch: Callable[[], float]) -> Callable[[], float]:
     """The epoch as `paceline run train.py` has it: steps are noted and reported, and optimizers have a hook."""
     nobody = os.open(os.devnull, os.O_WRONLY)
 
-    def report(event: StepEvent | EpochEvent) -> None:
+    def report(event: TrainingEvent) -> None:
         os.write(nobody, event.model_dump_json().encode())
 
     spec = RunSpec(global_batch=BATCH, steps=STEPS)
