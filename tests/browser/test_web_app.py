@@ -238,8 +238,10 @@ def test_ticked_configurations_are_tagged_and_found_by_their_tag(tab: Tab) -> No
 def test_a_link_in_a_page_of_another_site_opens_the_application(tab: Tab, link: str, tmp_path: Path) -> None:
     page = tmp_path / "elsewhere.html"
     page.write_text(f'<a href="{link}">there</a>')
-    tab.browser.call("Network.clearBrowserCookies")
     tab.browser.call("Page.navigate", url=page.as_uri())
+    # The page before asks for news until it is gone, and would be refused without a cookie.
+    tab.wait_for("location.protocol === 'file:' && document.readyState === 'complete'")
+    tab.browser.call("Network.clearBrowserCookies")
     tab.click("a")
     tab.wait_for(f"location.href === {json.dumps(tab.address + '/')} && document.title === 'Studies · Paceline'")
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paceline.runs.interrupts import STOPPING
+
 # The exit codes that a user may see: done, some runs failed, wrong input, interrupted.
 PROMISED = (0, 1, 2, 130)
 PATIENCE_SECONDS = 240.0
@@ -40,6 +42,12 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+def _hear_signals() -> None:
+    """As at a terminal, also where the campaign itself runs in the background, which ignores some of them."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @dataclass
@@ -76,7 +84,7 @@ class Case:
         process = subprocess.Popen(
             [*TOOL, *words], cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace",
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            preexec_fn=_hear_signals,  # noqa: PLW1509
         )  # fmt: skip
         self.started.append(process)
         return process
