@@ -304,12 +304,22 @@ class RunSpec(Frozen):
 
         Only fields that differ from their default count, so a field added later leaves old keys as they are.
         """
-        # Tables ask for it many times. A copy takes what is kept here along, and with it the mark of whose key it is.
-        owner, key = self.__dict__.get(_KEPT_KEY, (None, ""))
-        if owner != id(self):
-            key = self._computed_key()
-            self.__dict__[_KEPT_KEY] = id(self), key
-        return str(key)
+        # Tables ask for it many times.
+        if _KEPT_KEY not in self.__dict__:
+            self.__dict__[_KEPT_KEY] = self._computed_key()
+        return str(self.__dict__[_KEPT_KEY])
+
+    def __copy__(self) -> Self:
+        """A copy is made to be changed: it has no key yet."""
+        copied = super().__copy__()
+        copied.__dict__.pop(_KEPT_KEY, None)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
+        """As `__copy__`, and so are its parts."""
+        copied = super().__deepcopy__(memo)
+        copied.__dict__.pop(_KEPT_KEY, None)
+        return copied
 
     def _computed_key(self) -> str:
         fields = self.model_dump(mode="json", exclude_defaults=True, exclude=_OUTSIDE_KEY)

@@ -1,5 +1,6 @@
 """RunSpec: what it refuses, in which words, and its identity."""
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,19 @@ def test_the_text_of_a_model_file_changes_the_key(tmp_path):
     before = RunSpec(**BATCH_AND_LENGTH, model=ModelFile.from_text(str(file))).key()
     file.write_text("def build(): return 2\n")
     assert RunSpec(**BATCH_AND_LENGTH, model=ModelFile.from_text(str(file))).key() != before
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_changed_copy_never_has_the_key_of_another_run(deep: bool) -> None:
+    first = RunSpec(**BATCH_AND_LENGTH)
+    first.key()
+    # A copy of a copy may well come to lie where the first was.
+    second = first.model_copy(deep=deep)
+    del first
+    changed = [second.model_copy(update={"seed": seed}, deep=deep) for seed in range(1, 50)]
+    assert len({spec.key() for spec in changed}) == 49
+    assert second.key() not in {spec.key() for spec in changed}
+    assert pickle.loads(pickle.dumps(changed[0])).model_copy(update={"seed": 77}).key() != changed[0].key()
 
 
 def test_the_function_of_a_model_file_changes_the_key():

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import process_time
 
 from paceline.contract.job import Job
 from paceline.record import RankCheckpoint, Save
+from paceline.runs.pauses.standing_still import between_steps
 
 
 @dataclass
@@ -30,12 +30,9 @@ class Saver:
         before, self.steps = self.steps, self.steps + count
         if before // self.every == self.steps // self.every:
             return 0
-        # What the device is still computing belongs to the steps.
-        self.job.wait()
-        began, cpu_began = self.job.clock(), process_time()
-        self._save()
-        self.cpu_seconds += process_time() - cpu_began
-        return self.job.clock() - began
+        nanoseconds, cpu_seconds = between_steps(self.job, self._save)
+        self.cpu_seconds += cpu_seconds
+        return nanoseconds
 
     def _save(self) -> None:
         self.job.align()

@@ -1,9 +1,9 @@
 """Looks at the test set on the way, until a target is reached: when one is due, and what it found."""
 
 from dataclasses import dataclass, field
-from time import process_time
 
 from paceline.contract.job import Evaluation, Job
+from paceline.runs.pauses.standing_still import between_steps
 from paceline.runs.wire import LookResult
 from paceline.spec import RunSpec
 
@@ -32,17 +32,17 @@ class Looker:
         last = self.looks[-1].step if self.looks else 0
         if self.steps - last < max(1, int(self.steps * SHARE_BETWEEN_LOOKS)):
             return 0
-        # What the device is still computing belongs to the steps.
-        self.job.wait()
-        began, cpu_began = self.job.clock(), process_time()
+        nanoseconds, cpu_seconds = between_steps(self.job, self._look)
+        self.cpu_seconds += cpu_seconds
+        return nanoseconds
+
+    def _look(self) -> None:
         self.job.align()
         evaluation = self.job.evaluate()
         self.job.wait()
         self.job.align()
         self.looks.append(LookResult(step=self.steps, evaluation=evaluation))
         self.is_done = self.alone and evaluation is not None and self._reached(evaluation)
-        self.cpu_seconds += process_time() - cpu_began
-        return self.job.clock() - began
 
     def _reached(self, evaluation: Evaluation) -> bool:
         if self.spec.target_accuracy is not None:
