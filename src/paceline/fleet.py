@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from paceline.errors import SpecError, nearest
 from paceline.spec import Frozen
 from paceline.units import format_count
+from paceline.user_files import home_path, is_file, parse_toml
 
 # `joined` is for processes that something else started (`paceline join`); no user names it.
 Engine = Literal["local", "ssh", "slurm", "ray", "joined"]
@@ -147,15 +148,15 @@ def parse_fleet(text: str | None) -> Fleet:
         return LOCAL
     engine, colon, names = text.partition(":")
     if colon and engine == "ssh":
-        hosts = _hosts_of_file(Path(names[1:]).expanduser()) if names.startswith("@") else names.split(",")
+        hosts = _hosts_of_file(home_path(names[1:], "--on ssh:@")) if names.startswith("@") else names.split(",")
         machines = [{"name": _short_name(host), "host": host.strip()} for host in hosts]
         return Fleet.parse({"engine": engine, "machines": machines}, f"--on {text}")
     if engine == "slurm":
         return Fleet.parse({"engine": engine, **_settings("slurm", names, text)}, f"--on {text}")
     if engine == "ray":
         return Fleet.parse({"engine": engine, **({"ray": {"address": names}} if names else {})}, f"--on {text}")
-    path = Path(text).expanduser()
-    if path.suffix == ".toml" or path.is_file():
+    path = home_path(text, "--on")
+    if path.suffix == ".toml" or is_file(path):
         return load_fleet(path)
     raise SpecError(f"--on {text!r} is no fleet ({nearest(engine, NAMED_ENGINES)}); {_FORMS}")
 
@@ -174,7 +175,7 @@ def _settings(engine: str, pairs: str, text: str) -> dict[str, Any]:
 def load_fleet(path: Path) -> Fleet:
     """The fleet of a TOML file; a `python` beside the machines is that of each machine that names none."""
     try:
-        values = tomllib.loads(path.read_text())
+        values = parse_toml(path.read_text())
     except OSError as error:
         raise SpecError(f"fleet file {path} cannot be read: {error.strerror}; name another with --on") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

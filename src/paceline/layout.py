@@ -1,6 +1,6 @@
 """`Layout`: how a mesh of devices divides a model and its batch; the product of its dimensions is the worker count."""
 
-from itertools import product
+from collections.abc import Iterator
 from math import prod
 from typing import Any, Self
 
@@ -87,14 +87,19 @@ class Layout(BaseModel):
 
 def all_layouts(workers: int) -> tuple[Layout, ...]:
     """Every way to write the worker count as a product of the dimensions of the mesh."""
-    sizes = [size for size in range(1, workers + 1) if workers % size == 0]
-    layouts = [
-        Layout(**dict(zip(MESH, chosen, strict=True)))
-        for chosen in product(sizes, repeat=len(MESH))
-        if prod(chosen) == workers
-    ]
+    layouts = [Layout(**dict(zip(MESH, sizes, strict=True))) for sizes in _factors(workers, len(MESH))]
     order = ("pipeline", "context", "tensor", "replicate")
     return tuple(sorted(layouts, key=lambda layout: [getattr(layout, name) for name in order]))
+
+
+def _factors(number: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as a product of so many, in order."""
+    if count == 1:
+        yield (number,)
+        return
+    for first in range(1, number + 1):
+        if number % first == 0:
+            yield from ((first, *others) for others in _factors(number // first, count - 1))
 
 
 def _read(text: str) -> dict[str, int]:

@@ -23,10 +23,13 @@ from paceline.strategies.former import FORMER_KNOBS, by_present_name
 from paceline.strategies.unlisted.script import STRATEGY as SCRIPT
 from paceline.study import Study
 from paceline.systems import System
+from paceline.units import format_count
 from paceline.workloads import Workload, workload
 from paceline.workloads.user_model import ANY_NAME, USER_DATA, declared_functions
 
 DEFAULT_EPOCHS = 2
+# A run takes a second at least: these would take more than a day.
+MOST_RUNS = 100_000
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,12 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
     reasons = {key: reason for key, spec in specs.items() if (reason := refusal(spec, system, probe)) is not None}
     timed = [spec for key, spec in specs.items() if key not in reasons]
     instrumented, without_breakdown = _instrumented(timed, system, probe) if breakdown else ({}, [])
+    if study.repeats * len(specs) > MOST_RUNS:
+        configurations = format_count(len(specs), "configuration")
+        raise SpecError(
+            f"study {study.name}: {study.repeats:,} repeats of {configurations} are more than {MOST_RUNS:,} runs; "
+            f"ask for fewer repeats"
+        )
     to_run, finished = [], 0
     for repeat in range(study.repeats):
         round_keys = [key for key in specs if key not in reasons]

@@ -18,6 +18,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from paceline.errors import SpecError
+from paceline.user_files import is_file, user_path
 
 # Characters of an identity.
 KEY_LENGTH = 16
@@ -146,8 +147,8 @@ class ModelFile(UserFile):
     def from_text(cls, text: str) -> Self:
         """`path/to/file.py:build`; the function may be left out."""
         name, _, function = text.partition(":")
-        path = Path(name).expanduser().resolve()
-        if not path.is_file():
+        path = user_path(name, "--model")
+        if not is_file(path):
             raise SpecError(
                 f"--model {text}: there is no file {path}; give the path of a Python file, such as my.py:build"
             )
@@ -167,8 +168,8 @@ class ScriptFile(UserFile):
     @classmethod
     def from_text(cls, text: str, arguments: Sequence[str] = ()) -> Self:
         """The script at that path."""
-        path = Path(text).expanduser().resolve()
-        if not path.is_file():
+        path = user_path(text, "script")
+        if not is_file(path):
             raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
         return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -33,6 +34,8 @@ BASELINE = "torch-single"
 KEY_VERSION = 1
 # Samples of a step over all workers where neither a user nor a study sets a batch.
 DEFAULT_GLOBAL_BATCH = 256
+# Beyond any count of samples, steps or workers; of a seed, what frameworks take; of a sample, 8 GB of numbers.
+MOST_COUNT, MOST_SEED, MOST_OF_A_SAMPLE = 10**12, 2**63 - 1, 2**31
 # MPS takes whole percentages of the multiprocessors (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE), and no GPU can be cut finer.
 MOST_SLICES = 100
 # What a run may set of how its strategy goes about it, beside knobs.
@@ -90,23 +93,23 @@ class RunSpec(Frozen):
     script: ScriptFile | None = None
     options: dict[str, Scalar] = {}
     dataset: str | None = None
-    dataset_copies: int = Field(default=1, ge=1)
-    train_samples: int | None = Field(default=None, ge=1)
+    dataset_copies: int = Field(default=1, ge=1, le=MOST_COUNT)
+    train_samples: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     input_shape: tuple[int, ...] | None = None
-    classes: int | None = Field(default=None, ge=2)
+    classes: int | None = Field(default=None, ge=2, le=MOST_COUNT)
     strategy: str = BASELINE
     knobs: dict[str, Scalar] = {}
-    workers: int = Field(default=1, ge=1)
+    workers: int = Field(default=1, ge=1, le=MOST_COUNT)
     # How a mesh of devices divides the model; its product is the number of workers, which may then be left out.
     layout: Layout | None = None
-    global_batch: int | None = Field(default=None, ge=1)
-    local_batch: int | None = Field(default=None, ge=1)
-    epochs: int | None = Field(default=None, ge=1)
-    steps: int | None = Field(default=None, ge=1)
-    seed: int = Field(default=0, ge=0)
+    global_batch: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    local_batch: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    epochs: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    steps: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    seed: int = Field(default=0, ge=0, le=MOST_SEED)
     optimizer: Optimizer = Optimizer()
     # Passes over parts of the batch in one step, whose gradients are added up before the update.
-    accumulation: int = Field(default=1, ge=1)
+    accumulation: int = Field(default=1, ge=1, le=MOST_COUNT)
     # Activations that are computed again in the backward pass: none, all but products and transfers, or all.
     recompute: Recompute = "none"
     # The global norm that gradients are scaled down to where theirs is larger.
@@ -134,18 +137,18 @@ class RunSpec(Frozen):
     transport: Transport = "auto"
     # Between any two processes, each of which is then in a network namespace of its own; None for loopback.
     link: NetworkLink | None = None
-    cores_per_worker: int = Field(default=1, ge=1)
+    cores_per_worker: int = Field(default=1, ge=1, le=MOST_COUNT)
     allocator: Allocator = "tuned"
     # For data that are read while training goes on: processes that read for each worker, batches that each of them
     # reads ahead (the framework's own number if it is not given), and whether they are put where a GPU copies from.
-    loader_workers: int = Field(default=0, ge=0)
-    prefetch: int | None = Field(default=None, ge=1)
+    loader_workers: int = Field(default=0, ge=0, le=MOST_COUNT)
+    prefetch: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     pin_memory: bool = False
     # The machines of the fleet that the run may use, with commas between; empty for the launcher's own. Behind a star:
     # how many processes another launcher started there (`paceline join`).
     machines: str = ""
     # Steps from one save of model and optimizer state to the next, and where; removed after the run.
-    checkpoint_every: int | None = Field(default=None, ge=1)
+    checkpoint_every: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     checkpoint_to: str | None = None
     # Workers that are killed and that join at stated steps, such as leave:20,join:40.
     membership: Membership | None = None
@@ -218,6 +221,10 @@ class RunSpec(Frozen):
             )
         if self.input_shape is not None and (not self.input_shape or min(self.input_shape) < 1):
             raise ValueError(f"input_shape {self.input_shape} must have sizes of at least 1, such as [3, 32, 32]")
+        if self.input_shape is not None and math.prod(self.input_shape) > MOST_OF_A_SAMPLE:
+            raise ValueError(
+                f"input_shape {self.input_shape} has more than {MOST_OF_A_SAMPLE:,} numbers; make it smaller"
+            )
         return self
 
     def _leaves_training_to_the_script(self) -> None:
@@ -335,6 +342,12 @@ class RunSpec(Frozen):
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
+_SIGNS = {
+    "greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than",
+    "less_than_equal": "at most",
+}  # fmt: skip
+
+
 def describe_errors(error: ValidationError, model: type[BaseModel]) -> str:
     """Pydantic's errors as sentences: the field, its value, what is allowed."""
     return "; ".join(_sentence(dict(item), model) for item in error.errors())
@@ -347,9 +360,8 @@ def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
         return f"there is no field {path!r}; {nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
     if kind == "literal_error":
         return f"{path} cannot be {value!r}; choose from {context['expected']}"
-    if kind in ("greater_than_equal", "greater_than", "less_than"):
-        sign = {"greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than"}[kind]
-        return f"{path} {value!r} is out of range; it must be {sign} {next(iter(context.values()))}"
+    if kind in _SIGNS:
+        return f"{path} {value!r} is out of range; it must be {_SIGNS[kind]} {next(iter(context.values()))}"
     if kind == "value_error":
         return str(context["error"])
     return f"{path} {value!r} is not usable: {item['msg'][0].lower()}{item['msg'][1:]}"

@@ -1,6 +1,7 @@
 """`Study`: many runs as data. Factors are lists that are crossed; fixed fields hold for every run."""
 
 import itertools
+import math
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -11,11 +12,15 @@ from pydantic import Field
 from paceline.errors import SpecError, nearest
 from paceline.layout import all_layouts
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Frozen, RunSpec
+from paceline.user_files import is_file, parse_toml
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")
 # In place of layouts: every one whose product is a worker count of the study.
 ALL_LAYOUTS = "all"
+# A study beyond is a slip of the pen: its plan alone would take minutes, its runs years.
+MOST_CONFIGURATIONS = 10_000
+MOST_WITH_ALL_LAYOUTS = 1024
 
 
 class Budget(Frozen):
@@ -49,7 +54,7 @@ class Study(Frozen):
     def load(cls, name: str) -> Self:
         """A study by built-in name or by the path of a TOML file."""
         path = Path(name)
-        if path.suffix == ".toml" or path.is_file():
+        if path.suffix == ".toml" or is_file(path):
             return cls._read(path)
         built_in = built_in_studies()
         if name not in built_in:
@@ -62,7 +67,7 @@ class Study(Frozen):
     @classmethod
     def _read(cls, path: Path) -> Self:
         try:
-            values = tomllib.loads(path.read_text())
+            values = parse_toml(path.read_text())
         except OSError as error:
             raise SpecError(f"study {path} cannot be read: {error.strerror}; check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -112,6 +117,11 @@ class Study(Frozen):
                 raise SpecError(
                     f"study {self.name}: factor {'.'.join(path)} must be a list of values, such as [1, 2, 4]"
                 )
+        if (count := math.prod(len(values) for _, values in axes)) > MOST_CONFIGURATIONS:
+            raise SpecError(
+                f"study {self.name}: its factors make {count:,} configurations, and a study has at most "
+                f"{MOST_CONFIGURATIONS:,}; leave some values out"
+            )
         specs: dict[str, RunSpec] = {}
         for combination in itertools.product(*(values for _, values in axes)):
             fields = _copy_tables(fixed)
@@ -141,6 +151,11 @@ def _with_all_layouts(
     counts = factors.get("workers", [fixed.get("workers")])
     if not all(isinstance(count, int) and count > 0 for count in counts):
         raise SpecError(f"study {study}: layout all needs to know how many workers; give such as workers 8")
+    if (most := max(counts)) > MOST_WITH_ALL_LAYOUTS:
+        raise SpecError(
+            f"study {study}: all layouts of {most} workers are more than can be tried; name some, "
+            f"or ask for at most {MOST_WITH_ALL_LAYOUTS} workers"
+        )
     every = [layout.text for count in counts for layout in all_layouts(count)]
     layouts = dict.fromkeys([*every, *(layout for layout in values if layout != ALL_LAYOUTS)])
     fixed = {name: value for name, value in fixed.items() if name not in ("layout", "workers")}

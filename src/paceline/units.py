@@ -8,7 +8,9 @@ from paceline.errors import UserError
 _SECONDS_PER = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _SECONDS_PER_DAY = 86_400
 _BYTES_PER = {"B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-_RANGE = re.compile(r"^(\d+)\.\.(\d+)$")
+# Longer numbers are no counts of anything; longer lists were never meant.
+_MOST_DIGITS, MOST_NUMBERS = 15, 10_000
+_RANGE = re.compile(rf"(\d{{1,{_MOST_DIGITS}}})\.\.(\d{{1,{_MOST_DIGITS}}})")
 
 
 def parse_seconds(text: str) -> float:
@@ -41,11 +43,14 @@ def parse_whole_numbers(text: str, what: str) -> list[int]:
     numbers: list[int] = []
     for part in text.split(","):
         word = part.strip()
-        if (span := _RANGE.match(word)) and int(span[1]) <= int(span[2]):
-            numbers += range(int(span[1]), int(span[2]) + 1)
+        if (span := _RANGE.fullmatch(word)) and int(span[1]) <= int(span[2]):
+            span_numbers = range(int(span[1]), int(span[2]) + 1)
+            if len(numbers) + len(span_numbers) > MOST_NUMBERS:
+                raise UserError(f"{what} {text!r} has more than {MOST_NUMBERS:,} numbers; name fewer, such as 1,2,4,8")
+            numbers += span_numbers
         elif span:
             raise UserError(f"{what} {text!r} has {word!r}, which runs backwards; write the smaller number first")
-        elif re.fullmatch(r"-?\d+", word):
+        elif re.fullmatch(rf"-?\d{{1,{_MOST_DIGITS}}}", word):
             numbers.append(int(word))
         else:
             raise UserError(f"{what} {text!r} has {word!r}, which is not a whole number; write such as 1,2,4 or 1..8")

@@ -40,6 +40,7 @@ from paceline.systems.hardware import Hardware, Link, Quantity
 from paceline.systems.local import local_system
 from paceline.systems.software import AttentionKernel
 from paceline.units import format_bytes, format_count, format_percent, format_seconds, parse_whole_numbers
+from paceline.user_files import is_file
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3
@@ -106,7 +107,7 @@ def calibrate(options: CalibrateOptions) -> None:
     else:
         with _journal(options, out) as journal:
             measured = _cores(options, journal) if options.device == "cpu" else _gpus(options, journal)
-    if out.is_file() and not options.fresh:
+    if is_file(out) and not options.fresh:
         measured = merge_systems(load_hardware(str(out)), measured)
     _write(measured, out)
     _print(measured, out)

@@ -39,6 +39,7 @@ from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategy
 from paceline.units import format_bytes, format_count, format_percent, parse_bytes, parse_seconds
+from paceline.user_files import is_file
 
 SHOWN = 10
 SCRIPT = "script"
@@ -209,7 +210,7 @@ def _in_an_offered_precision(spec: RunSpec) -> RunSpec:
 
 
 def _stored_records(db: Path) -> list[Record]:
-    if not db.is_file():
+    if not is_file(db):
         return []
     with Store.open_existing(db) as store:
         return store.records()

@@ -24,6 +24,7 @@ from paceline.scale import FULL
 from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
 from paceline.units import format_count
+from paceline.user_files import is_file
 
 EXIT_SOME_FAILED = 1
 
@@ -119,7 +120,7 @@ def exit_unless_all_well(outcome: Outcome) -> None:
 
 
 def _print_plan_and_estimate(study: Study, options: RunOptions, machines: Machines) -> None:
-    if options.db.is_file():
+    if is_file(options.db):
         with Store.open_existing(options.db) as store:
             plan, stored = _plan(study, store, options, machines), store.records()
     else:

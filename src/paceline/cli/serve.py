@@ -17,6 +17,7 @@ from typer.models import OptionInfo
 from paceline.cli.terminal import Db, errors, flag, output
 from paceline.errors import user_can_choose
 from paceline.store import DEFAULT_PATH, Store
+from paceline.user_files import is_file
 
 if TYPE_CHECKING:
     import uvicorn
@@ -40,7 +41,7 @@ def serve(
     open_it: Annotated[bool, flag("--open", "Open it in the browser.")] = False,
 ) -> None:
     """The web application: live studies, results, figures, two runs side by side, and a form that starts a study."""
-    if db.is_file():
+    if is_file(db):
         Store.open_existing(db).close()  # what is no results file is refused before anybody waits for a page
     listening = _listen(host, port)
     server, token = _server(db, any_name=not _is_loopback(listening))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.shell.completion import stored_study_names
+from paceline.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,16 +48,37 @@ class _UntilNobodyReads(io.FileIO):
         except BrokenPipeError:
             _send_nowhere(self.fileno())
             return memoryview(data).nbytes
+        except OSError as error:
+            _send_nowhere(self.fileno())
+            raise UserError(
+                f"the output cannot be written: {error.strerror}; free space, or send it elsewhere"
+            ) from None
+
+
+class _AsLongAsItGoes(io.FileIO):
+    """A file descriptor for messages, which are no longer written where they cannot be."""
+
+    def write(self, data: Any) -> int:
+        """The number of bytes that were taken."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            raise
+        except OSError:
+            _send_nowhere(self.fileno())
+            return memoryview(data).nbytes
 
 
 def outlive_readers() -> None:
     """Lets a command go on to its own exit code when its output is no longer read, as in `paceline show | head -1`."""
-    before = sys.stdout
-    if isinstance(before, io.TextIOWrapper) and before is sys.__stdout__:
-        sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(_UntilNobodyReads(before.fileno(), "wb", closefd=False)), before.encoding, before.errors,
-            line_buffering=before.line_buffering, write_through=before.write_through,
-        )  # fmt: skip
+    for name, kind in (("stdout", _UntilNobodyReads), ("stderr", _AsLongAsItGoes)):
+        before = getattr(sys, name)
+        if isinstance(before, io.TextIOWrapper) and before is getattr(sys, f"__{name}__"):
+            outlived = io.TextIOWrapper(
+                io.BufferedWriter(kind(before.fileno(), "wb", closefd=False)), before.encoding, before.errors,
+                line_buffering=before.line_buffering, write_through=before.write_through,
+            )  # fmt: skip
+            setattr(sys, name, outlived)
 
 
 def _send_nowhere(descriptor: int) -> None:

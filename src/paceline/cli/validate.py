@@ -20,6 +20,7 @@ from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
+from paceline.user_files import is_file
 
 # Of runs that could not be used, and of the worst predicted ones, so many are shown; JSON has all.
 SHOWN = 5
@@ -44,7 +45,7 @@ def validate(
         _against(against, hardware, parse_assumed(assume), as_json)
         return
     rows: list[Row] = []
-    if db.is_file():
+    if is_file(db):
         with Store.open_existing(db) as store:
             rows = validate_records(store.records(study), hardware)
     published, training = published_rows(), list(training_rows())

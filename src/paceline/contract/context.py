@@ -201,9 +201,23 @@ def spec_layers(spec: RunSpec) -> tuple[Layers, Shape]:
     source = data_source(str(spec.dataset))
     shape, classes = spec.input_shape or source.shape, spec.classes or source.classes
     if shape is None or classes is None:
-        data = source.load(data_request(spec.model_copy(update={"train_samples": 1})))
+        data = source.load(data_request(_smallest(spec)))
         shape, classes = shape or data.input_shape, classes or data.classes
     return workload(spec.workload).build(spec.options, shape, classes or 0), shape
+
+
+def _smallest(spec: RunSpec) -> RunSpec:
+    """The run with one training sample, of one number where its shape is known: classes do not depend on that."""
+    shape = spec.input_shape and tuple(1 for _ in spec.input_shape)
+    return spec.model_copy(update={"train_samples": 1, "input_shape": shape})
+
+
+def spec_classes(spec: RunSpec) -> int | None:
+    """The classes of the run's data."""
+    source = data_source(str(spec.dataset))
+    if spec.classes is not None or source.classes is not None:
+        return spec.classes or source.classes
+    return source.load(data_request(_smallest(spec))).classes
 
 
 def spec_facts(spec: RunSpec) -> ModelFacts:

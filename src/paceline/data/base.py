@@ -99,6 +99,8 @@ class DataSource:
     files: Callable[[], Sequence[Path] | None] = tuple
     shape: tuple[int, ...] | None = None
     classes: int | None = None
+    # Whether it has as many samples as anybody asks for.
+    generated: bool = False
 
 
 def scale_pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:

@@ -29,4 +29,5 @@ DATA = DataSource(
     count=tokens.count,
     load=load,
     test_count=tokens.test_count,
+    generated=True,
 )

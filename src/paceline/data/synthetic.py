@@ -43,4 +43,5 @@ DATA = DataSource(
     count=count,
     load=load,
     test_count=test_count,
+    generated=True,
 )

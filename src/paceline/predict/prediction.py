@@ -182,7 +182,8 @@ class Predictor:
             memory_limit_bytes=self.memory_limit,
             joules_per_step=self._joules(parts, footprint),
             devices=footprint.ranks if self.hardware.kind == "cpu" else spec.workers,
-            samples_per_epoch=self.samples_per_epoch, source=inputs.passes.source,
+            # Generated data may have fewer samples by default than a batch; an epoch has a step.
+            samples_per_epoch=max(self.samples_per_epoch, spec.samples_per_step), source=inputs.passes.source,
             price_per_device_hour=self.price_per_device_hour, single_step_seconds=self._single(spec, chosen),
             model_flops=training_flops(self.model, spec.samples_per_step),
             peak_flops_per_second=peak_of(self.hardware.device, spec.precision),

@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from paceline.contract.context import data_request, spec_facts, spec_layers
+from paceline.contract.context import data_request, spec_classes, spec_facts, spec_layers
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.costs.footprint import FLOAT_BYTES, ModelFacts
 from paceline.data import data_source
@@ -37,7 +37,7 @@ USUAL_EXECUTION: Execution = "compiled"
 USUAL_TOKENS = (
     (1e9, 2**19), (5e9, 2**20), (2e10, 2**21), (1e11, 2**22), (float("inf"), 2**24),
 )  # fmt: skip
-# The check that a batch is not larger than the data is about a run; what is asked here may have any data.
+# The check that a batch is not larger than the data is about a run; the data of a question may be others.
 _ENOUGH_COPIES = 1 << 30
 
 
@@ -91,7 +91,7 @@ class Question:
         if spec.model is not None:
             return spec
         _, shape = spec_layers(spec)
-        return spec.model_copy(update={"input_shape": shape, "classes": spec.classes or _classes(spec)})
+        return spec.model_copy(update={"input_shape": shape, "classes": spec_classes(spec)})
 
     @cached_property
     def user_model_facts(self) -> UserModelFacts | None:
@@ -247,7 +247,9 @@ class Question:
         if self.precision is None and spec.precision not in chosen.needs.precisions:
             fields["precision"] = chosen.needs.precisions[-1]
         try:
-            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed)
+            reason = self._too_large(spec) or refusal(
+                spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed
+            )
             if reason is None and spec.model is not None:
                 # Whether a model of the user's can be divided so is seen when it is tried.
                 chosen.footprint(spec, self.facts)
@@ -255,16 +257,21 @@ class Question:
             return str(error)
         return reason
 
+    def _too_large(self, spec: RunSpec) -> str | None:
+        """Why there is no step with so large a batch; data that are generated have as many samples as it takes."""
+        named = self.samples is not None or self.tokens is not None
+        if not named and spec.dataset != USER_DATA and data_source(str(spec.dataset)).generated:
+            return None
+        if spec.samples_per_step <= self._samples:
+            return None
+        return (
+            f"global_batch {spec.samples_per_step} is larger than the {self._samples:,} training samples; "
+            f"use a smaller batch, or say with --samples how many there will be"
+        )
+
     def _probed(self, _spec: RunSpec) -> UserModelFacts:
         assert self.user_model_facts is not None
         return self.user_model_facts
-
-
-def _classes(spec: RunSpec) -> int | None:
-    source = data_source(str(spec.dataset))
-    if source.classes is not None:
-        return source.classes
-    return source.load(data_request(spec.model_copy(update={"train_samples": 1}))).classes
 
 
 def data_bytes(spec: RunSpec) -> float:

@@ -8,6 +8,7 @@ from paceline.record import Record
 from paceline.store import Store
 from paceline.strategies import strategies
 from paceline.systems.local import local_system
+from paceline.user_files import is_file
 
 # Beyond this a prediction is not to be extrapolated without a word.
 LARGEST_ERROR = 0.10
@@ -16,7 +17,7 @@ LARGEST_ERROR = 0.10
 def self_check(question: Question, db: Path) -> str | None:
     """A warning if steps measured on one worker differ from the prediction by more than 10 %, else None."""
     calibration = question.hardware.calibration
-    if calibration is None or calibration.machine != local_system().cpu or not db.is_file():
+    if calibration is None or calibration.machine != local_system().cpu or not is_file(db):
         return None
     with Store.open_existing(db) as store:
         records = [record for record in store.records() if _is_one_worker_of(record, question)]

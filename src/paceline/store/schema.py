@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from paceline.errors import StoreError
+from paceline.user_files import is_file
 
 Inspect = Callable[[sqlite3.Connection], None]
 
@@ -79,11 +80,7 @@ def connect_to_write(path: Path, inspect: Inspect) -> sqlite3.Connection:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """Opens an existing file for reading; nothing is written to it, whatever its version."""
     refuse_memory(path)
-    try:
-        exists = path.is_file()
-    except OSError:
-        exists = False
-    if not exists:
+    if not is_file(path):
         raise StoreError(
             f"there is no results file {path}; run a study first (paceline run quick) or name one with --db"
         )

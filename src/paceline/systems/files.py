@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import SpecError, nearest
 from paceline.systems.hardware import LOCAL, Hardware, Link
+from paceline.user_files import parse_toml
 
 # What `paceline calibrate` writes and every other command reads unless told otherwise.
 LOCAL_FILE = Path("paceline-system.toml")
@@ -82,7 +83,7 @@ def _read_file(path: Path) -> Hardware:
 
 def _read_text(text: str, where: str) -> Hardware:
     try:
-        values = tomllib.loads(text)
+        values = parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"system {where} is not valid TOML: {error}; mend it or run paceline calibrate again") from None
     measured = values.pop(MEASURED, None)

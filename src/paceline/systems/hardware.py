@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from math import log, sqrt
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from paceline.spec import Execution, Frozen, Precision
 from paceline.systems.gpu_memory import GpuMemory
@@ -28,17 +28,36 @@ FORMER_FIELDS = {
 LOCAL = "local"
 
 
+# Further out, numbers of a description lose their meaning when they are multiplied.
+LEAST_RATE, MOST_VALUE = 1e-9, 1e24
+
+
 class Quantity(Frozen):
     """A number and where it is from."""
 
-    value: float = Field(ge=0)
+    value: float = Field(ge=0, le=MOST_VALUE)
     source: str = Field(min_length=8)
+
+    @field_validator("value")
+    @classmethod
+    def _no_negative_zero(cls, value: float) -> float:
+        return abs(value)
+
+
+def _divides(quantity: Quantity, info: ValidationInfo) -> Quantity:
+    if quantity.value < LEAST_RATE:
+        raise ValueError(f"{info.field_name} {quantity.value:g} is out of range; it must be at least {LEAST_RATE:g}")
+    return quantity
+
+
+# A quantity that others are divided by.
+Rate = Annotated[Quantity, AfterValidator(_divides)]
 
 
 class Link(Frozen):
     """A link between two devices: bytes per second one way, and the latency of the first byte."""
 
-    bytes_per_second: Quantity
+    bytes_per_second: Rate
     latency_seconds: Quantity
 
 
@@ -78,18 +97,18 @@ class Device(Frozen):
 
     name: str
     memory_bytes: Quantity
-    memory_bytes_per_second: Quantity
+    memory_bytes_per_second: Rate
     # At most, by precision.
-    flops_per_second: dict[Precision, Quantity]
+    flops_per_second: dict[Precision, Rate]
     # The largest share of the peak that products and convolutions reach, and how many floating-point
     # operations one has that reaches half of that, in the numbers that the device multiplies fastest; in others as many
     # fewer as they are slower.
-    product_efficiency: Quantity = PRODUCT_EFFICIENCY
+    product_efficiency: Rate = PRODUCT_EFFICIENCY
     half_rate_flops: Quantity = HALF_RATE_FLOPS
     # The share that attention reaches, of the operations that a causal mask leaves.
-    attention_efficiency: Quantity = ATTENTION_EFFICIENCY
+    attention_efficiency: Rate = ATTENTION_EFFICIENCY
     # The share of the bandwidth that memory-bound operations reach.
-    memory_efficiency: Quantity = MEMORY_EFFICIENCY
+    memory_efficiency: Rate = MEMORY_EFFICIENCY
     # What the host takes to ask for one operation, by how steps run; `graph` counts for `compiled+graph` too.
     host_seconds_per_operation: dict[Execution, Quantity] = HOST_SECONDS_PER_OPERATION
     busy_watts: Quantity
@@ -98,8 +117,8 @@ class Device(Frozen):
     reserved_bytes: Quantity
     # Of GPUs: what goes to the host's memory in a second, and what the host moves of it in an update, where shards of
     # parameters wait there.
-    host_link_bytes_per_second: Quantity = HOST_LINK
-    host_update_bytes_per_second: Quantity = HOST_UPDATES
+    host_link_bytes_per_second: Rate = HOST_LINK
+    host_update_bytes_per_second: Rate = HOST_UPDATES
     # Of GPUs: what libraries take beside tensors, and which kernels they choose.
     memory_behaviour: GpuMemory = GpuMemory()
 
@@ -270,7 +289,7 @@ class Hardware(Frozen):
     # Seconds of computation lost in each second in which the device also communicates.
     interference: Quantity
     # How many times as long a transfer takes while the device computes.
-    overlap_slowdown: Quantity = Quantity(value=1.0, source="not measured: as fast as alone")
+    overlap_slowdown: Rate = Quantity(value=1.0, source="not measured: as fast as alone")
     # Relative standard deviation of how slow a rank is in a step.
     straggling: Quantity
     # Relative standard deviation of predictions for this system, where nothing was measured.

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from paceline.analysis.rows import Row, Summary
 from paceline.record import Record
 from paceline.store import Store
+from paceline.user_files import is_file
 from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.
@@ -173,7 +174,7 @@ class ResultsCache:
 
     def _read(self, version: str) -> Snapshot:
         """What the file has now; of records that were read before only the numbers are looked up again."""
-        if not self.db.is_file() or not self.db.stat().st_size:
+        if not is_file(self.db) or not self.db.stat().st_size:
             return Snapshot(version)
         file = self.db.stat().st_ino
         if file != self._file:

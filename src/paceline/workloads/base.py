@@ -14,6 +14,12 @@ from paceline.errors import SpecError, nearest
 from paceline.spec import Scalar
 from paceline.workloads.layers import Layer, MaxPool, Shape, Weight
 
+# Models beyond were never trained; their layers alone would fill the memory.
+_MOST_OPTION = {"depth": 10_000}
+_MOST_OF_OTHERS = 10**9
+# What a layer takes that looks at so many dimensions.
+_SAMPLES = {1: "sequences of tokens; give their length, such as --input-shape 128",
+            3: "images; give channels, height and width, such as --input-shape 3x32x32"}  # fmt: skip
 Weights = dict[str, npt.NDArray[np.float32]]
 Layers = tuple[Layer, ...]
 
@@ -52,6 +58,8 @@ class Workload:
                 raise SpecError(
                     f"option {name} of {self.name} cannot be {value!r}; give such as {self.options[name]!r}"
                 )
+            if kind is int and int(value) > (most := _MOST_OPTION.get(name, _MOST_OF_OTHERS)):
+                raise SpecError(f"option {name} of {self.name} cannot be {value!r}; give {most:,} at most")
         return {**self.options, **self.assume(chosen), **chosen}
 
 
@@ -59,6 +67,11 @@ def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]
     """Each layer with its name and the shape of its input."""
     steps = []
     for index, layer in enumerate(layers):
+        if layer.dimensions is not None and len(shape) != layer.dimensions:
+            raise SpecError(
+                f"samples of shape {'x'.join(map(str, shape))} do not fit this model, which takes "
+                f"{_SAMPLES[layer.dimensions]}"
+            )
         steps.append((f"{index}_{type(layer).__name__.lower()}", layer, shape))
         shape = layer.output(shape)
     return steps

@@ -42,6 +42,7 @@ class Stem(Layer):
     kernel: int = 7
     stride: int = 2
     kind = "convolution"
+    dimensions = 3
 
     def output(self, shape: Shape) -> Shape:
         """Fewer pixels, new channels."""
@@ -171,6 +172,7 @@ class Patches(Layer):
     size: int
     width: int
     kind = "convolution"
+    dimensions = 3
 
     def output(self, shape: Shape) -> Shape:
         """One vector more than there are squares."""

@@ -39,6 +39,8 @@ class Layer:
 
     # Which of the calibrated speeds it computes at.
     kind: LayerKind = "other"
+    # Of its input; None for any number.
+    dimensions: int | None = None
     # In which ways workers can split it; none where each worker must have all of it.
     splits: Splits = {}
     # Whether ReLU follows it.
@@ -88,6 +90,7 @@ class Conv(Layer):
     channels: int
     kernel: int = 3
     kind = "convolution"
+    dimensions = 3
     splits = CONVOLUTION_SPLITS
     # In place, so that nothing more is kept.
     relu = True
@@ -113,6 +116,7 @@ class MaxPool(Layer):
 
     size: int = 2
     kind = "shape"
+    dimensions = 3
 
     def output(self, shape: Shape) -> Shape:
         """Height and width divided, the rest dropped."""
@@ -182,6 +186,7 @@ class Embed(Layer):
 
     vocabulary: int
     width: int
+    dimensions = 1
 
     def output(self, shape: Shape) -> Shape:
         """A vector per token."""

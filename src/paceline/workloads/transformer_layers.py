@@ -20,6 +20,7 @@ class TokenEmbed(Layer):
 
     vocabulary: int
     width: int
+    dimensions = 1
 
     def output(self, shape: Shape) -> Shape:
         """A vector per token."""

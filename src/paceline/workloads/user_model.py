@@ -93,10 +93,16 @@ class UserModel:
 def declared_functions(file: ModelFile) -> set[str]:
     """Names defined or imported by the file, without running it; a missing `build` or bad syntax is refused."""
     try:
-        tree = ast.parse(file.path.read_text())
+        tree = ast.parse(file.path.read_bytes())
+        names = _names(tree)
+    except OSError as error:
+        raise ModelError(f"model file {file.path} cannot be read: {error.strerror}; see who may read it") from None
+    except (RecursionError, MemoryError):
+        raise ModelError(
+            f"model file {file.path} has an expression that is too long for Python to read; break it into several"
+        ) from None
     except (SyntaxError, ValueError) as error:
         raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
-    names = _names(tree)
     if file.function not in names and ANY_NAME not in names:
         raise ModelError(f"model file {file.path} has no function {file.function!r}; {nearest(file.function, names)}")
     return names | ({"data"} if declares_lightning_data(tree, file.function) else set())

@@ -50,8 +50,8 @@ def check(spec: RunSpec, system: System) -> str | None:
 def imported_modules(path: Path) -> set[str]:
     """Top names of all that a script imports itself; none where it is not valid Python, which its run will say."""
     try:
-        tree = ast.parse(path.read_text())
-    except (OSError, SyntaxError, ValueError):
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
