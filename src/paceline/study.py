@@ -12,7 +12,7 @@ from pydantic import Field
 from paceline.errors import SpecError, nearest
 from paceline.layout import all_layouts
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Frozen, RunSpec
-from paceline.user_files import is_file, parse_toml
+from paceline.user_input import is_file, parse_toml
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")

@@ -11,6 +11,7 @@ from paceline.analysis.labels import flatten
 from paceline.analysis.memory import heaviest_columns
 from paceline.analysis.rows import Row
 from paceline.breakdown import mean_parts
+from paceline.user_input import spreadsheet_cell
 
 if TYPE_CHECKING:
     import polars
@@ -70,7 +71,7 @@ def csv_text(lines: Sequence[dict[str, Any]]) -> str:
     if lines:
         writer = csv.DictWriter(buffer, list(lines[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(lines)
+        writer.writerows({name: spreadsheet_cell(value) for name, value in line.items()} for line in lines)
     return buffer.getvalue()
 
 

@@ -93,6 +93,7 @@ def main() -> None:
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     words = [command_to_complete(), *sys.argv[1:2]]
     try:
+        _refuse_what_is_no_text(sys.argv[1:])
         app = build_app(next((word for word in words if word in (*COMMANDS, *ALIASES)), None))
         # The name by which shells know what to complete, also if it is started as `python -m paceline`.
         app(prog_name=NAME)
@@ -105,6 +106,15 @@ def main() -> None:
             raise
         errors().print("[bold]interrupted[/]; every finished run is stored, the same command goes on from there")
         sys.exit(EXIT_INTERRUPTED)
+
+
+def _refuse_what_is_no_text(words: list[str]) -> None:
+    """Names end up in records, which are text."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{word!r} is not UTF-8; type it anew, or rename the file") from None
 
 
 def _complain(text: str) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
+from rich.text import Text
 
 from paceline.analysis.labels import data_name, setting_marks, varying_settings
 from paceline.catalogue import choose
@@ -25,8 +26,17 @@ from paceline.runs.wire import EpochEvent, LogEvent, LossEvent, RunNews, StepEve
 from paceline.spec import RunSpec
 from paceline.store import Owner
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
+from paceline.user_input import printable
 
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
+
+
+class _PlainColumn(TextColumn):
+    """A text in which `:name:` is no picture."""
+
+    def render(self, task: Task) -> Text:
+        """The text for a task."""
+        return Text.from_markup(self.text_format.format(task=task), emoji=False)
 
 
 class Progress(Listener):
@@ -34,7 +44,7 @@ class Progress(Listener):
 
     def __init__(self) -> None:
         self._console = errors()
-        words, now = TextColumn("{task.description}"), TextColumn("{task.fields[now]}")
+        words, now = TextColumn("{task.description}"), _PlainColumn("{task.fields[now]}")
         columns = (words, BarColumn(bar_width=20), MofNCompleteColumn(), now)
         self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("runs", total=0, now="")
@@ -124,7 +134,7 @@ class Progress(Listener):
 
 def run_name(spec: RunSpec, varying: Sequence[str] = ()) -> str:
     """The workload, strategy and worker count or layout of a run, and what else tells it from others of its plan."""
-    return " ".join([spec.workload, spec.spread_over, *_marks(spec, varying)])
+    return printable(" ".join([spec.workload, spec.spread_over, *_marks(spec, varying)]))
 
 
 def _marks(spec: RunSpec, varying: Sequence[str]) -> list[str]:

@@ -12,30 +12,41 @@ import typer
 
 from paceline.cli.shell.completion import stored_study_names
 from paceline.errors import UserError
+from paceline.user_input import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 
 @cache
 def output() -> "Console":
     """The console for results: standard output."""
-    from rich.console import Console
-
-    return Console(highlight=False)
+    return _console()
 
 
 @cache
 def errors() -> "Console":
     """The console for messages and progress: standard error."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool = False) -> "Console":
+    """A console that writes what a terminal would obey as numbers: names and logs are of others."""
     from rich.console import Console
 
-    class Messages(Console):
-        def on_broken_pipe(self) -> None:
-            _send_nowhere(sys.stderr.fileno())
+    class Careful(Console):
+        def render_str(self, text: str, **how: Any) -> "Text":
+            return super().render_str(printable(text, keep="\n\t"), **how)
 
-    return Messages(stderr=True, highlight=False)
+        def on_broken_pipe(self) -> None:
+            if stderr:
+                _send_nowhere(sys.stderr.fileno())
+            else:
+                super().on_broken_pipe()
+
+    return Careful(stderr=stderr, highlight=False, emoji=False)
 
 
 class _UntilNobodyReads(io.FileIO):

@@ -1,5 +1,6 @@
 """A folder that `tensorboard --logdir` opens: curves of every run, and a table of runs by their settings."""
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ METRICS = ("epoch/samples_per_second", "epoch/seconds", "epoch/train_loss", "epo
            "epoch/joules")  # fmt: skip
 # Settings that have a column even where all runs have the same.
 ALWAYS = ("workload", "strategy", "workers", "global_batch", "repeat")
+# File systems take 255 bytes; letters beyond ASCII have up to four.
+LONGEST_NAME, DIGITS = 60, 8
 EVENTS = "events.out.tfevents.*.paceline"
 
 
@@ -58,7 +61,11 @@ def _events(record: Record) -> list[bytes]:
 
 
 def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.=-]+", "_", text).strip("._") or "_"
+    name = re.sub(r"[^\w.=-]+", "_", text).strip("._") or "_"
+    if len(name) <= LONGEST_NAME:
+        return name
+    # Runs with names that begin alike stay apart.
+    return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
 
 
 EXPORTER = Exporter("tensorboard", "a folder of event files for TensorBoard", "paceline-tensorboard", write)

@@ -19,6 +19,7 @@ from paceline.record import Record
 from paceline.report.embedded import download, library, pictures, script_data
 from paceline.report.table import membership_changes, ranking
 from paceline.units import format_bytes
+from paceline.user_input import finalize
 
 
 def write_report(records: Sequence[Record], path: Path) -> Path:
@@ -48,7 +49,7 @@ def render(records: Sequence[Record]) -> str:
     rows = summarise(records)
     folder = resources.files("paceline.report")
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=finalize
     )
     drawn, findings = pictures(rows), gather_findings(records, rows)
     moments = [record.started_at for record in records]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline.errors import StoreError, UserError
-from paceline.figures.printable import printable
 from paceline.store import Store
 from paceline.store.schema import BUSY_SECONDS
+from paceline.user_input import printable
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS tags (key TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (key, tag)) STRICT",

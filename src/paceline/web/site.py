@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from paceline.errors import UserError
-from paceline.figures.printable import printable
 from paceline.store import DEFAULT_PATH
+from paceline.user_input import finalize, printable
 from paceline.web.form import Option
 from paceline.web.jobs import Jobs
 from paceline.web.results_cache import Filters, ResultsCache
@@ -87,7 +87,7 @@ class Site:
 
         return jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True,
-            lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+            lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=finalize,
         )  # fmt: skip
 
     def render(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:

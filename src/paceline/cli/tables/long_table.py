@@ -9,6 +9,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from paceline.user_input import printable
+
 # Behind each column.
 GAP = 1
 HEADING = Style(dim=True)
@@ -25,7 +27,7 @@ class LongTable:
 
     def add_row(self, *cells: str) -> None:
         """Adds a line; cells may have markup."""
-        self._rows.append(cells)
+        self._rows.append(tuple(printable(cell, keep="\n") for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         lines = [[_read(console, cell) for cell in row] for row in self._rows]
