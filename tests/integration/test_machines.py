@@ -32,13 +32,20 @@ from paceline.systems.files import load_hardware
 
 NAMES = ("left", "right")
 LONG = {"strategy": "fake", "workers": 2, "steps": 100_000, "knobs": {"real_time": True, "step_ms": 20.0}}
-MODEL = """
+# A model whose modules lie beside it and in another folder of Python's path.
+MODEL = {
+    "here/mine.py": """
 from neighbour import hidden
+from project.ends import flat
 from torch import nn
 
 def build():
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden()), nn.ReLU(), nn.Linear(hidden(), 10))
-"""
+    return nn.Sequential(flat(), nn.Linear(784, hidden()), nn.ReLU(), nn.Linear(hidden(), 10))
+""",
+    "here/neighbour.py": "def hidden():\n    return 32\n",
+    "elsewhere/project/__init__.py": "",
+    "elsewhere/project/ends.py": "from torch.nn import Flatten as flat\n",
+}
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +128,18 @@ def test_two_machines_train_as_one_does(
 
 @pytest.mark.torch
 @pytest.mark.timeout(300)
-def test_a_model_file_travels_with_the_files_that_it_imports(
-    reached: Machines, forking: ForkServers, tmp_path: Path, probing_without_imports: None
-) -> None:
-    (tmp_path / "mine.py").write_text(MODEL)
-    (tmp_path / "neighbour.py").write_text("def hidden():\n    return 32\n")
-    model = ModelFile.from_text(str(tmp_path / "mine.py"))
-    fields: dict[str, Any] = {"strategy": "torch-ddp", "model": model, "dataset": "mnist-5k", "workers": 2, "steps": 2}
-    apart, together = run_on(reached, **fields), run_here(forking, **fields)
+def test_a_model_file_travels_with_all_modules_of_the_user_that_it_imports(
+    reached: Machines, forking: ForkServers, tmp_path: Path, probing_without_imports: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fields: dict[str, Any] = {"strategy": "torch-ddp", "dataset": "mnist-5k", "workers": 2, "steps": 2}
+    for name, text in MODEL.items():
+        for place in (tmp_path / name, tmp_path / "flat" / name.partition("/")[2]):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+    together = run_here(forking, model=ModelFile.from_text(str(tmp_path / "flat" / "mine.py")), **fields)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    apart = run_on(reached, model=ModelFile.from_text(str(tmp_path / "here" / "mine.py")), **fields)
     assert apart.status is Status.OK, apart.reason
     assert apart.losses == pytest.approx(together.losses, rel=1e-6)
 

@@ -12,7 +12,7 @@ from paceline.runs.agent.files import file_parts
 from paceline.runs.agent.session import DATA, MODELS
 from paceline.runs.launchers.agents import Agent, Call, Engine
 from paceline.runs.placement import Machine, lay_out_over, shares_of_hosts
-from paceline.source_files import files_beside
+from paceline.source_files import files_by_place
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems import System
 from paceline.systems.local import framework_version
@@ -105,10 +105,9 @@ class OpenFleet:
                 self._send_data(agent, str(spec.dataset))
 
     def send_model(self, agent: Agent, model: ModelFile) -> None:
-        """Sends a user's model file and what it imports from beside it, unless they are there."""
-        for file in files_beside(model.path):
-            inside = file.relative_to(model.path.parent)
-            self._send(agent, file, f"{MODELS}/{model.digest}/{inside}")
+        """Sends a user's model file and the user's modules that it imports, unless they are there."""
+        for place, file in files_by_place(model.path).items():
+            self._send(agent, file, f"{MODELS}/{model.digest}/{place}")
 
     def _send_data(self, agent: Agent, name: str) -> None:
         files = data_source(name).files() or ()
