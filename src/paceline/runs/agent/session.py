@@ -43,7 +43,7 @@ from paceline.runs.agent.messages import (
     Trouble,
     Welcome,
 )
-from paceline.runs.folder import orphaned_folders
+from paceline.runs.folder import new_folder, orphaned_folders
 from paceline.runs.launchers.local import LocalGroup, LocalLauncher
 from paceline.runs.starters import ForkServers, Starter
 from paceline.runs.wire import MachineReport, Published
@@ -232,7 +232,7 @@ def run_session(
     welcome = TO_AGENT.validate_json(channel.receive(seconds))
     for orphan in orphaned_folders(FOLDER_PREFIX):
         shutil.rmtree(orphan, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    folder = new_folder(FOLDER_PREFIX)
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     session = open_session(channel, welcome, folder)
