@@ -30,9 +30,10 @@ class OpenFleet:
 
     def meet(self) -> None:
         """Starts the agents of all machines at the same time; raises `UserError` where one cannot be used."""
-        numbers = range(len(self.fleet.machines))
-        self._calls = {number: self._engine.call(number) for number in numbers}
-        self.agents = [self._calls[number].connect() for number in numbers]
+        for number in range(len(self.fleet.machines)):
+            # One after another, so that an interrupt finds all that have begun.
+            self._calls[number] = self._engine.call(number)
+        self.agents = [call.connect() for call in self._calls.values()]
         for agent in self.agents:
             agent.begin()
         for agent in self.agents:
