@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 PATIENCE_SECONDS = 60.0
+# Runs a command that sees another folder in the place of one: no disk is shared there.
+WITHOUT = ("sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
 SSHD_CONFIG = """
 Port 22
 ListenAddress {address}
@@ -91,6 +93,11 @@ class NetworkOfMachines:
         """The command that reaches them, for `$PACELINE_SSH`."""
         return f"ip netns exec {self.launcher} ssh -F {self.folder}/ssh_config"
 
+    @property
+    def private(self) -> Path:
+        """A folder that whoever uses the machines has, and the machines have not."""
+        return self.folder / "private"
+
     def address(self, name: str) -> str:
         """Where a machine is."""
         return f"10.77.0.{self.names.index(name) + 1}"
@@ -135,6 +142,7 @@ def machines(*names: str, environment: dict[str, str] | None = None) -> Iterator
         # In /tmp itself: names of sockets must be short.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="plm-", ignore_cleanup_errors=True)))
         network = NetworkOfMachines(list(names), folder, prefix)
+        network.private.mkdir()
         for key in ("host_key", "client_key"):
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
         _namespace(stack, network.launcher)
@@ -181,7 +189,7 @@ def _start_sshd(stack: ExitStack, network: NetworkOfMachines, name: str, environ
     log = network.folder / f"sshd-{name}.log"
     with log.open("wb") as output:
         daemon = subprocess.Popen(
-            network.inside(name, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)),
+            network.inside(name, *WITHOUT, str(network.private), "/usr/sbin/sshd", "-D", "-e", "-f", str(config)),
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output,
         )  # fmt: skip
     network.daemons.append(daemon)

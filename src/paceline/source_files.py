@@ -45,9 +45,15 @@ def source_files(program: Path) -> dict[str, Path]:
     return files
 
 
-def files_beside(program: Path) -> list[Path]:
-    """The program's file and those of its modules that lie in its folder or below."""
-    return [path for path in source_files(program).values() if path.is_relative_to(program.parent)]
+def files_by_place(program: Path) -> dict[str, Path]:
+    """All its files by the place below one folder at which the program finds them when it is copied there."""
+    return {_place(name, path): path for name, path in source_files(program).items()}
+
+
+def _place(module: str, path: Path) -> str:
+    parts = module.split(".") if module else []
+    packages = parts if path.name == "__init__.py" else parts[:-1]
+    return "/".join([*packages, path.name])
 
 
 def identity(program: Path, length: int) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from paceline.strategies import strategy
 from paceline.systems import local_system
 
 TORCHRUN = Path(sysconfig.get_path("scripts")) / "torchrun"
+MPIRUN = shutil.which("mpirun")
 JOIN = ("-m", "paceline", "join")
 SHORT = ("--strategy", "fake", "--steps", "3")
 LONG = ("--strategy", "fake", "--steps", "100000", "--knob", "real_time=true")
@@ -159,6 +161,22 @@ def test_processes_find_each_other_by_what_their_launcher_says(
     assert job.record().status is Status.OK
     assert [rank.rank for rank in job.record().ranks] == [0, 1]
     assert job.folders() == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(MPIRUN is None, reason="there is no mpirun here (Debian: openmpi-bin)")
+def test_under_mpirun_itself_two_processes_make_a_run(tmp_path: Path, environment: dict[str, str]) -> None:
+    words = [str(MPIRUN), "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, *JOIN, *SHORT]
+    # Sockets of Open MPI have to have short names.
+    ended = subprocess.run(
+        words, cwd=tmp_path, env={**environment, "TMPDIR": "/tmp"}, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    with Store.open_existing(tmp_path / "paceline.db") as store:
+        (record,) = store.records(with_steps=True)
+    assert record.spec.machines == f"{os.uname().nodename}*2"
+    assert [rank.rank for rank in record.ranks] == [0, 1]
 
 
 @pytest.mark.timeout(120)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from integration.conftest import PATIENCE_SECONDS, hear_interrupts, wait_until
@@ -23,6 +24,7 @@ from paceline.record import Record, Status
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.processes import stat_fields
 from paceline.runs.starters import ForkServers
 from paceline.spec import ModelFile, RunSpec
 from paceline.store import Store
@@ -32,12 +34,32 @@ from paceline.systems.files import load_hardware
 
 NAMES = ("left", "right")
 LONG = {"strategy": "fake", "workers": 2, "steps": 100_000, "knobs": {"real_time": True, "step_ms": 20.0}}
-MODEL = """
+# A model whose modules lie beside it and in another folder of Python's path.
+MODEL = {
+    "here/mine.py": """
 from neighbour import hidden
+from project.ends import flat
 from torch import nn
 
 def build():
-    return nn.Sequential(nn.Flatten(), nn.Linear(784, hidden()), nn.ReLU(), nn.Linear(hidden(), 10))
+    return nn.Sequential(flat(), nn.Linear(784, hidden()), nn.ReLU(), nn.Linear(hidden(), 10))
+""",
+    "here/neighbour.py": "def hidden():\n    return 32\n",
+    "elsewhere/project/__init__.py": "",
+    "elsewhere/project/ends.py": "from torch.nn import Flatten as flat\n",
+}
+READS = """
+from pathlib import Path
+import numpy as np
+from torch import nn
+
+def build():
+    return nn.Linear(4, 3)
+
+def data():
+    numbers = np.load(Path(__file__).parent / "numbers.npy", mmap_mode="r")
+    classes = np.arange(96) % 3
+    return numbers[:64], classes[:64], numbers[64:], classes[64:]
 """
 
 
@@ -77,8 +99,14 @@ def workers_on(network: NetworkOfMachines, name: str) -> list[int]:
     return [pid for pid in network.processes(name) if "-m paceline.runs.worker" in command_line(pid)]
 
 
+def agents_on(network: NetworkOfMachines, name: str) -> list[int]:
+    """Agents, without their guards, which are their children."""
+    pids = [pid for pid in network.processes(name) if command_line(pid).endswith("-P -m paceline.runs.agent ")]
+    return [pid for pid in pids if int(stat_fields(pid)[1]) not in pids]
+
+
 def agent_on(network: NetworkOfMachines, name: str) -> int:
-    (pid,) = [pid for pid in network.processes(name) if command_line(pid).endswith("-P -m paceline.runs.agent ")]
+    (pid,) = agents_on(network, name)
     return pid
 
 
@@ -121,16 +149,39 @@ def test_two_machines_train_as_one_does(
 
 @pytest.mark.torch
 @pytest.mark.timeout(300)
-def test_a_model_file_travels_with_the_files_that_it_imports(
-    reached: Machines, forking: ForkServers, tmp_path: Path, probing_without_imports: None
-) -> None:
-    (tmp_path / "mine.py").write_text(MODEL)
-    (tmp_path / "neighbour.py").write_text("def hidden():\n    return 32\n")
-    model = ModelFile.from_text(str(tmp_path / "mine.py"))
-    fields: dict[str, Any] = {"strategy": "torch-ddp", "model": model, "dataset": "mnist-5k", "workers": 2, "steps": 2}
-    apart, together = run_on(reached, **fields), run_here(forking, **fields)
+def test_a_model_file_travels_with_all_modules_of_the_user_that_it_imports(
+    reached: Machines, forking: ForkServers, network: NetworkOfMachines, probing_without_imports: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    fields: dict[str, Any] = {"strategy": "torch-ddp", "dataset": "mnist-5k", "workers": 2, "steps": 2}
+    for name, text in MODEL.items():
+        for place in (network.private / name, network.private / "flat" / name.partition("/")[2]):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+    together = run_here(forking, model=ModelFile.from_text(str(network.private / "flat" / "mine.py")), **fields)
+    monkeypatch.syspath_prepend(str(network.private / "elsewhere"))
+    apart = run_on(reached, model=ModelFile.from_text(str(network.private / "here" / "mine.py")), **fields)
     assert apart.status is Status.OK, apart.reason
     assert apart.losses == pytest.approx(together.losses, rel=1e-6)
+
+
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_data_beside_the_model_file_are_those_of_each_machine(
+    reached: Machines, network: NetworkOfMachines, tmp_path: Path, probing_without_imports: None
+) -> None:
+    def record(folder: Path) -> Record:
+        folder.mkdir(exist_ok=True)
+        (folder / "reads.py").write_text(READS)
+        np.save(folder / "numbers.npy", np.random.default_rng(0).normal(size=(96, 4)).astype("float32"))
+        model = ModelFile.from_text(str(folder / "reads.py"))
+        return run_on(reached, strategy="torch-ddp", model=model, dataset="own", workers=2, steps=2, global_batch=16)
+
+    assert record(tmp_path).status is Status.OK
+    missing = record(network.private / "data")
+    assert missing.status is Status.FAILED
+    assert re.match(r"on machine (left|right): data\(\) of reads.py:build fails with FileNotFoundError: .*numbers.npy",
+                    str(missing.reason)), missing.reason  # fmt: skip
 
 
 @pytest.mark.torch
@@ -174,8 +225,25 @@ def test_a_killed_agent_is_a_result_and_the_next_run_gets_another(
     assert record.status is Status.FAILED
     assert str(record.reason).startswith("machine right is lost: its agent ended")
     assert [workers_on(network, name) for name in NAMES] == [[], []]
+    wait_until(lambda: network.folders("right") == [], "the folder of the killed agent is gone")
     again = run_on(reached, strategy="fake", workers=2, steps=3)
     assert again.status is Status.OK, again.reason
+
+
+@pytest.mark.timeout(120)
+def test_an_agent_that_is_stopped_past_its_lease_leaves_nothing_behind(
+    fleet: Fleet, network: NetworkOfMachines
+) -> None:
+    others, folders = everything_on(network), network.folders("right")
+    with open_machines(fleet.model_copy(update={"lease_seconds": 3.0})) as opened:
+        (agent,) = {agent for agent in agents_on(network, "right") if agent not in others}
+        record = run_on(opened, once(lambda _event: os.kill(agent, signal.SIGSTOP)), **LONG)
+        assert record.reason == (
+            "machine right is lost: no word from its agent for 3 s (the link is cut, or the machine stands still)"
+        )
+        wait_until(lambda: not workers_on(network, "right"), "its processes are gone, though it never went on")
+    wait_until(lambda: everything_on(network) <= others, "nothing is left on the machines")
+    assert network.folders("right") == folders
 
 
 @pytest.mark.timeout(120)

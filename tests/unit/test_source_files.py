@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from paceline.source_files import identity, source_files
+from paceline.source_files import files_by_place, identity, source_files
 from paceline.spec import KEY_LENGTH, ModelFile, ScriptFile
 
 TEXTS = {
@@ -55,6 +55,27 @@ def test_modules_on_the_path_of_python_are_the_users_too_unless_they_are_install
     program.write_text("import of_the_user_elsewhere, of_another_project, paceline\n")
     assert set(source_files(program)) == {"", "of_the_user_elsewhere"}
     assert "of_the_user_elsewhere" not in sys.modules
+
+
+def test_copied_to_their_places_its_files_are_the_same_program_wherever_they_lay(program, tmp_path, monkeypatch):
+    elsewhere, copied = tmp_path / "elsewhere", tmp_path / "copied"
+    for name in ("project/__init__.py", "project/deep/sizes.py", "single.py"):
+        (elsewhere / name).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / name).write_text("")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    program.write_text(f"{program.read_text()}\nimport project.deep.sizes, single\n")
+    places = files_by_place(program)
+    assert {*places} == {*TEXTS, "project/__init__.py", "project/deep/sizes.py", "single.py"} - {"unused.py"}
+    monkeypatch.undo()
+    for place, file in places.items():
+        (copied / place).parent.mkdir(parents=True, exist_ok=True)
+        (copied / place).write_bytes(file.read_bytes())
+    assert identity(copied / "mine.py", KEY_LENGTH) == _identity_with(elsewhere, program, monkeypatch)
+
+
+def _identity_with(folder, program, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    return identity(program, KEY_LENGTH)
 
 
 def test_a_module_that_appears_later_is_seen(program):

@@ -1,12 +1,15 @@
 """The temporary folder of one run: which files are in it, and what they hold. No other file knows their names."""
 
 import contextlib
+import hashlib
 import os
+import platform
 import select
 import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from paceline.runs.processes import is_alive
@@ -16,6 +19,8 @@ from paceline.spec import RunSpec
 FOLDER_PREFIX = "paceline-run-"
 CHECKPOINT_PREFIX = "paceline-checkpoints-"
 LOG_TAIL_BYTES = 8_000
+PID_NAMESPACE = Path("/proc/self/ns/pid")
+MARK_LENGTH = 8
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ def checkpoint_folder(spec: RunSpec, folder: RunFolder) -> Iterator[Path | None]
     place.mkdir(parents=True, exist_ok=True)
     for orphan in orphaned_folders(CHECKPOINT_PREFIX, place):
         shutil.rmtree(orphan, ignore_errors=True)
-    beside = Path(tempfile.mkdtemp(prefix=f"{CHECKPOINT_PREFIX}{os.getpid()}-", dir=place))
+    beside = new_folder(CHECKPOINT_PREFIX, place)
     try:
         yield beside
     finally:
@@ -113,18 +118,36 @@ def run_folder() -> Iterator[RunFolder]:
     """A temporary folder for one run, removed afterwards, together with those that killed tools left behind."""
     for orphan in orphaned_folders(FOLDER_PREFIX):
         shutil.rmtree(orphan, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    folder = new_folder(FOLDER_PREFIX)
     try:
         yield RunFolder(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def new_folder(prefix: str, place: Path | None = None) -> Path:
+    """A folder, temporary or in that place, that is named after this process and where its number counts."""
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-{process_space()}-", dir=place))
+
+
 def orphaned_folders(prefix: str, place: Path | None = None) -> list[Path]:
-    """Folders, temporary or in that place, named after the process that created them, whose process has ended."""
+    """Folders, temporary or in that place, whose process was of this machine and has ended.
+
+    Of those that other machines made on a disk that they share, nothing is known here.
+    """
     orphans = []
     for folder in (place or Path(tempfile.gettempdir())).glob(prefix + "*"):
-        creator = folder.name.removeprefix(prefix).partition("-")[0]
-        if creator.isdigit() and not is_alive(int(creator)):
+        creator, _, rest = folder.name.removeprefix(prefix).partition("-")
+        if creator.isdigit() and rest.startswith(f"{process_space()}-") and not is_alive(int(creator)):
             orphans.append(folder)
     return orphans
+
+
+@cache
+def process_space() -> str:
+    """A mark of the machine, and of the container on it, in which numbers of processes are given out."""
+    try:
+        space = str(PID_NAMESPACE.readlink())
+    except OSError:
+        space = ""
+    return hashlib.sha256(f"{platform.node()} {space}".encode()).hexdigest()[:MARK_LENGTH]

@@ -18,10 +18,14 @@ Report = RankResult | RankError | None
 def on_one_clock(
     reports: Sequence[Report], processes: Sequence[Process], clocks: Sequence[ClockOffset], job_clock: bool
 ) -> list[Report]:
-    """The reports with every stamp on the launcher's clock. `job_clock` says that jobs counted pretended time."""
+    """The reports with every stamp on the launcher's clock. `job_clock` says that jobs counted pretended time.
+
+    Clocks are those of the machines that the processes are on, in the order of the machines' numbers.
+    """
     if not any(clock.offset for clock in clocks):
         return list(reports)
-    ahead = [clocks[process.place.machine].offset for process in processes]
+    numbers = sorted({process.place.machine for process in processes})
+    ahead = [clocks[numbers.index(process.place.machine)].offset for process in processes]
     return [_moved(report, offset, job_clock) for report, offset in zip(reports, ahead, strict=True)]
 
 

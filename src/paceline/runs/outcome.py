@@ -133,7 +133,9 @@ def _rank_name(process: Process) -> str:
 
 def _from_error(error: RankError, process: Process) -> tuple[Status, str, int]:
     if error.kind == "user_error":
-        return Status.FAILED, error.text, process.rank
+        # What is wrong may be so on that machine alone.
+        where = f"on machine {process.place.name}: " if process.place.name else ""
+        return Status.FAILED, f"{where}{error.text}", process.rank
     words = f"{error.type}: {error.text}" if error.text else error.type
     status = Status.OUT_OF_MEMORY if error.kind == "out_of_memory" else Status.FAILED
     return status, f"{_rank_name(process)}: {words}", process.rank

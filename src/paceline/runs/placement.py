@@ -35,12 +35,29 @@ def lay_out_over(spec: RunSpec, machines: Sequence[Machine], spread: bool = Fals
     for role in roles:
         for index in range(role.processes):
             need = _need(spec, role)
-            if places[current].used and places[current].used + need > places[current].room:
-                current = (current + 1) % len(places)
-                # Everything is full: processes share from here on.
-                places[current].used = 0
+            current = _next_place(places, current, need)
             processes.append(places[current].add(len(processes), world, role, index, need))
     return tuple(processes)
+
+
+def _next_place(places: Sequence["_Filling"], current: int, need: int) -> int:
+    """The machine at hand while it has room, or else the next one that has."""
+    in_turn = [(current + step) % len(places) for step in range(len(places))]
+    fitting = next((number for number in in_turn if places[number].has_room(need)), None)
+    if fitting is not None:
+        return fitting
+    if any(place.room < place.whole for place in places):
+        # Equal shares are taken, and machines differ: from here on all of each counts.
+        for place in places:
+            place.room = place.whole
+        return _next_place(places, current, need)
+    # Everything is full: processes share from here on, on machines that could hold such a process at all.
+    able = [number for number in (*in_turn[1:], current) if places[number].whole >= need]
+    for number in able:
+        places[number].used = 0
+    if able:
+        return able[0]
+    return in_turn[min(1, len(places) - 1)] if places[current].assigned else current
 
 
 def lay_out_one_each(spec: RunSpec, machines: Sequence[Machine]) -> tuple[Process, ...]:
@@ -65,13 +82,19 @@ class _Filling:
 
     def __init__(self, machine: Machine, spec: RunSpec, roles: Sequence[Role]) -> None:
         on_cores = spec.device == "cpu"
-        self.machine, self.used, self.room = machine, 0, len(machine.cores if on_cores else machine.gpus)
+        # Cores or GPUs: those that are taken, those that may be, and those that there are.
+        self.machine, self.used, self.whole = machine, 0, len(machine.cores if on_cores else machine.gpus)
+        self.room = self.whole
         # A worker that computes on a GPU has several threads to feed it, so all cores are shared out.
         workers = sum(role.processes * role.workers_each for role in roles)
         shared = len(machine.cores) // max(1, min(workers, len(machine.gpus)))
         self.cores_per_worker = spec.cores_per_worker if on_cores else max(spec.cores_per_worker, shared)
         self.assigned = 0
         self.devices: dict[str, int] = {}
+
+    def has_room(self, need: int) -> bool:
+        """Whether one more process that needs so much fits."""
+        return self.used + need <= self.room
 
     def add(self, rank: int, world: int, role: Role, index: int, need: int) -> Process:
         """One more process, with the next cores and devices of this machine."""

@@ -9,13 +9,12 @@ import os
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from paceline.contract.context import Process
-from paceline.runs.folder import orphaned_folders
+from paceline.runs.folder import new_folder, orphaned_folders
 from paceline.runs.processes import is_alive, stat_fields
 from paceline.spec import RunSpec
 from paceline.systems import System
@@ -51,7 +50,7 @@ def mps(spec: RunSpec) -> Iterator[dict[str, str]]:
         yield {}
         return
     sweep()
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    folder = new_folder(FOLDER_PREFIX)
     paths = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     try:
         _start(paths)

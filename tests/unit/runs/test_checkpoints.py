@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.runs.folder import RunFolder, checkpoint_folder
+from paceline.runs.folder import RunFolder, checkpoint_folder, process_space
 from paceline.runs.measure import train
 from paceline.runs.pauses.checkpoints import Saver
 from paceline.spec import RunSpec
@@ -94,13 +94,15 @@ def test_a_load_that_does_nothing_is_found_out(tmp_path: Path) -> None:
 def test_a_folder_of_the_users_gets_a_folder_of_the_runs_that_is_removed(tmp_path: Path) -> None:
     target = tmp_path / "disk" / "saves"
     spec = RunSpec(global_batch=8, steps=4, checkpoint_every=2, checkpoint_to=str(target))
-    orphan = target / "paceline-checkpoints-999999999-x"
+    orphan = target / f"paceline-checkpoints-999999999-{process_space()}-x"
     orphan.mkdir(parents=True)
+    # Of another machine that saves on the same disk.
+    (target / "paceline-checkpoints-999999999-00000000-x").mkdir()
     (target / "the users own").touch()
     with checkpoint_folder(spec, RunFolder(tmp_path)) as folder:
         assert folder is not None and folder.parent == target
         (folder / "rank-0.pt").write_bytes(b"x")
-    assert [path.name for path in target.iterdir()] == ["the users own"]
+    assert {path.name for path in target.iterdir()} == {"the users own", "paceline-checkpoints-999999999-00000000-x"}
 
 
 def test_runs_without_checkpoints_have_no_folder_for_them(tmp_path: Path) -> None:

@@ -26,6 +26,11 @@ def test_every_stamp_of_a_machine_is_moved_by_its_offset_once() -> None:
     assert first == second == result(0)
 
 
+def test_clocks_are_those_of_the_machines_that_are_used() -> None:
+    places = [Process(0, 1, "worker", 0, (0,), place=Place(machine=3, name="m3"))]
+    assert on_one_clock([result(1_000)], places, [CLOCKS[1]], job_clock=False) == [result(0)]
+
+
 def test_the_moment_of_an_error_is_moved_too() -> None:
     error = RankError(kind="failed", type="E", text="", failed_at=1_500)
     assert on_one_clock([None, error], PROCESSES, CLOCKS, job_clock=False)[1].failed_at == 500

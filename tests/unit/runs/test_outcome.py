@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from paceline.contract.context import Process
+from paceline.contract.context import Place, Process
 from paceline.contract.job import Evaluation
 from paceline.plan import PlannedRun
 from paceline.record import Energy, Finding, Memory, Status
@@ -101,6 +101,12 @@ def test_a_signal_without_a_name_is_still_a_reason():
 def test_wrong_input_that_only_a_worker_could_see_is_told_in_its_own_words():
     words = "the batch is too large; use a smaller one"
     assert verdict([1, 1], [failure("user_error", text=words, name="UserError"), None]) == (Status.FAILED, words, 0)
+
+
+def test_wrong_input_of_one_machine_names_it():
+    processes = [Process(rank, 2, "worker", rank, (0,), place=Place(rank, f"m{rank}")) for rank in range(2)]
+    ending = Ending([1, 1], reports=[None, failure("user_error", text="no such file", name="DataError")])
+    assert classify(ending, processes) == (Status.FAILED, "on machine m1: no such file", 1)
 
 
 def test_out_of_memory_is_a_status_of_its_own():

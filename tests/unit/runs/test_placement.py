@@ -48,6 +48,26 @@ def test_gpus_are_counted_on_each_machine(make_spec):
     assert [len(process.cores) for process in processes] == [2, 2, 4, 4]
 
 
+def test_a_machine_without_room_is_passed_over(make_spec):
+    laptop, one, two = machine(0, range(4)), machine(1, range(4), (0,)), machine(2, range(4), (0, 1))
+    processes = lay_out_over(make_spec(workers=3, device="cuda"), [laptop, one, two])
+    assert [(process.place.machine, process.device) for process in processes] == [(1, 0), (2, 0), (2, 1)]
+    # One more shares a GPU with the first.
+    processes = lay_out_over(make_spec(workers=4, device="cuda"), [laptop, one, two])
+    assert [(process.place.machine, process.device) for process in processes][3:] == [(1, 0)]
+    narrow, wide = machine(0, (0,)), machine(1, (0, 1, 2, 3))
+    assert where(lay_out_over(make_spec(workers=2, cores_per_worker=2), [narrow, wide])) == [(1, (0, 1)), (1, (2, 3))]
+    # Where none has room for even one, each takes one as well as it can.
+    assert where(lay_out_over(make_spec(workers=2, cores_per_worker=8), [narrow, narrow])) == [(0, (0,)), (0, (0,))]
+
+
+def test_spread_over_unlike_machines_what_is_left_goes_where_there_is_room(make_spec):
+    machines = [machine(0, (0,)), machine(1, range(8))]
+    assert where(lay_out_over(make_spec(workers=4), machines, spread=True)) == [
+        (0, (0,)), (1, (0,)), (1, (1,)), (1, (2,)),
+    ]  # fmt: skip
+
+
 def test_servers_need_no_gpu_and_stay_beside_the_last_worker(make_spec):
     machines = [machine(0, range(4), (0,)), machine(1, range(4), (0,))]
     processes = lay_out_over(make_spec(strategy="torch-ps-sync", workers=2, device="cuda"), machines)

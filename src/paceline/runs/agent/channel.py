@@ -11,7 +11,7 @@ import os
 import select
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
@@ -122,16 +122,16 @@ class Channel:
 
 
 @contextlib.contextmanager
-def beating(channel: Channel, beat: BaseModel, seconds: float) -> Iterator[None]:
-    """Sends a beat now and then, from a thread of its own, so that the other side knows that this one is there."""
+def beating(beat: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Beats now and then, from a thread of its own, so that the other side knows that this one is there."""
     over = threading.Event()
 
-    def send_beats() -> None:
+    def go_on_beating() -> None:
         with contextlib.suppress(ChannelClosedError):
             while not over.wait(seconds):
-                channel.send(beat)
+                beat()
 
-    thread = threading.Thread(target=send_beats, daemon=True, name="beats")
+    thread = threading.Thread(target=go_on_beating, daemon=True, name="beats")
     thread.start()
     try:
         yield

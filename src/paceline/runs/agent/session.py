@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from paceline.runs.agent.channel import BEATS_OF_A_LEASE, Channel, ChannelClosed
 from paceline.runs.agent.commands import run_command
 from paceline.runs.agent.facts import machine_facts
 from paceline.runs.agent.files import file_parts, keep_part
+from paceline.runs.agent.guard import start_guard
 from paceline.runs.agent.links import listen_for_links, measure_link
 from paceline.runs.agent.messages import (
     TO_AGENT,
@@ -43,11 +45,12 @@ from paceline.runs.agent.messages import (
     Trouble,
     Welcome,
 )
-from paceline.runs.folder import orphaned_folders
+from paceline.runs.folder import new_folder, orphaned_folders
 from paceline.runs.launchers.local import LocalGroup, LocalLauncher
 from paceline.runs.starters import ForkServers, Starter
 from paceline.runs.wire import MachineReport, Published
-from paceline.spec import RunSpec
+from paceline.source_files import KEY_LENGTH, identity
+from paceline.spec import ModelFile, RunSpec
 from paceline.strategies import strategy
 
 FOLDER_PREFIX = "paceline-agent-"
@@ -172,10 +175,13 @@ class Session:
         self.channel.send(RunOpen(port=self.group.meeting[1] if self.group.meeting else None))
 
     def on_this_machine(self, spec: RunSpec) -> RunSpec:
-        """The run with its model file where the launcher's has been sent to, and with data that was sent."""
+        """The run with its model file where the launcher's has been sent to, and with data that was sent.
+
+        Where this machine has the same program at the same place, it is used there, beside the files that it reads.
+        """
         if (self.folder / DATA).is_dir():
             os.environ["PACELINE_DATA"] = str(self.folder / DATA)
-        if spec.model is None:
+        if spec.model is None or is_same_program(spec.model):
             return spec
         path = self.folder / MODELS / spec.model.digest / spec.model.path.name
         return spec.model_copy(update={"model": spec.model.model_copy(update={"path": path})})
@@ -225,6 +231,14 @@ class Session:
         self._open.close()
 
 
+def is_same_program(model: ModelFile) -> bool:
+    """Whether the model file and all its modules are here as they are where the run was started."""
+    try:
+        return model.path.is_file() and identity(model.path, KEY_LENGTH) == model.digest
+    except OSError:
+        return False
+
+
 def run_session(
     channel: Channel, seconds: float, open_session: Callable[[Channel, Welcome, Path], Session] = Session
 ) -> None:
@@ -232,7 +246,8 @@ def run_session(
     welcome = TO_AGENT.validate_json(channel.receive(seconds))
     for orphan in orphaned_folders(FOLDER_PREFIX):
         shutil.rmtree(orphan, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-"))
+    folder = new_folder(FOLDER_PREFIX)
+    guard = start_guard(folder, welcome.lease_seconds, (channel.read_fd, channel.write_fd))
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     session = open_session(channel, welcome, folder)
@@ -240,8 +255,10 @@ def run_session(
     for signal_number in session.signals:
         signal.signal(signal_number, lambda _number, _frame: session.hear_signal())
     threading.Thread(target=session.listen, daemon=True, name="listener").start()
+    seconds = welcome.lease_seconds / BEATS_OF_A_LEASE
     try:
-        with beating(channel, Beat(), welcome.lease_seconds / BEATS_OF_A_LEASE):
+        # Apart, as a long message holds up the beats that follow it.
+        with beating(guard.beat, seconds), beating(partial(channel.send, Beat()), seconds):
             session.serve()
     finally:
         session.close()

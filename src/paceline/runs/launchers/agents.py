@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from paceline.errors import UserError
@@ -93,7 +94,8 @@ class Agent:
             )  # fmt: skip
         self._listener = threading.Thread(target=self._listen, daemon=True, name=f"from {machine.name}")
         self._listener.start()
-        self._beats.enter_context(beating(self.channel, Beat(), self.lease_seconds / BEATS_OF_A_LEASE))
+        beat = partial(self.channel.send, Beat())
+        self._beats.enter_context(beating(beat, self.lease_seconds / BEATS_OF_A_LEASE))
 
     def meet(self) -> MachineFacts:
         """Waits until the machine has said what it is; raises `UserError` where it cannot be used."""

@@ -12,7 +12,7 @@ from paceline.runs.agent.files import file_parts
 from paceline.runs.agent.session import DATA, MODELS
 from paceline.runs.launchers.agents import Agent, Call, Engine
 from paceline.runs.placement import Machine, lay_out_over, shares_of_hosts
-from paceline.source_files import files_beside
+from paceline.source_files import files_by_place
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems import System
 from paceline.systems.local import framework_version
@@ -30,9 +30,10 @@ class OpenFleet:
 
     def meet(self) -> None:
         """Starts the agents of all machines at the same time; raises `UserError` where one cannot be used."""
-        numbers = range(len(self.fleet.machines))
-        self._calls = {number: self._engine.call(number) for number in numbers}
-        self.agents = [self._calls[number].connect() for number in numbers]
+        for number in range(len(self.fleet.machines)):
+            # One after another, so that an interrupt finds all that have begun.
+            self._calls[number] = self._engine.call(number)
+        self.agents = [call.connect() for call in self._calls.values()]
         for agent in self.agents:
             agent.begin()
         for agent in self.agents:
@@ -105,10 +106,9 @@ class OpenFleet:
                 self._send_data(agent, str(spec.dataset))
 
     def send_model(self, agent: Agent, model: ModelFile) -> None:
-        """Sends a user's model file and what it imports from beside it, unless they are there."""
-        for file in files_beside(model.path):
-            inside = file.relative_to(model.path.parent)
-            self._send(agent, file, f"{MODELS}/{model.digest}/{inside}")
+        """Sends a user's model file and the user's modules that it imports, unless they are there."""
+        for place, file in files_by_place(model.path).items():
+            self._send(agent, file, f"{MODELS}/{model.digest}/{place}")
 
     def _send_data(self, agent: Agent, name: str) -> None:
         files = data_source(name).files() or ()

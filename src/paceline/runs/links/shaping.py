@@ -99,7 +99,7 @@ def receiving_rules(rank: int, link: NetworkLink) -> list[str]:
     delay_us, packets = round(link.delay_seconds * 1e6), _packets_under_way(link)
     return [
         f"qdisc add dev {port} root handle 1: netem delay {delay_us}us limit {packets}",
-        f"qdisc add dev {port} parent 1: handle 10: {_bucket(link)}",
+        f"qdisc add dev {port} parent 1:1 handle 10: {_bucket(link)}",
     ]
 
 

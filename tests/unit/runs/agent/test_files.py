@@ -4,7 +4,7 @@ import pytest
 
 from paceline.runs.agent.files import PART_BYTES, file_parts, keep_part
 from paceline.runs.agent.messages import FilePart
-from paceline.source_files import files_beside
+from paceline.source_files import files_by_place
 
 
 @pytest.mark.parametrize("size", [0, 5, PART_BYTES, PART_BYTES + 1])
@@ -25,7 +25,7 @@ def test_no_file_leaves_the_folder_of_the_agent(tmp_path, name):
         keep_part(FilePart(name=name, data=b"", first=True, last=True), tmp_path / "agent")
 
 
-def test_a_model_brings_what_it_imports_from_its_own_folder_and_nothing_else(tmp_path):
+def test_a_model_brings_the_modules_that_it_imports_and_nothing_else(tmp_path):
     texts = {
         "mine.py": "import os, torch\nimport layers\nfrom parts.blocks import Block\nfrom parts import head",
         "layers.py": "from more import depth",
@@ -41,8 +41,9 @@ def test_a_model_brings_what_it_imports_from_its_own_folder_and_nothing_else(tmp
     for name, text in texts.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    names = sorted(str(file.relative_to(tmp_path)) for file in files_beside(tmp_path / "mine.py"))
-    assert names == [
+    places = files_by_place(tmp_path / "mine.py")
+    assert {place: tmp_path / place for place in places} == places
+    assert sorted(places) == [
         "layers.py", "mine.py", "more.py", "parts/__init__.py", "parts/blocks.py", "parts/deep/inner.py",
         "parts/head.py", "parts/sizes.py",
     ]  # fmt: skip

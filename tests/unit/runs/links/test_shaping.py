@@ -26,7 +26,7 @@ def test_rate_limits_are_at_both_ends_and_the_delay_is_before_the_receiver() -> 
     assert shaping.sending_rules(link) == ["qdisc add dev link0 root tbf rate 100000000bit burst 12500 limit 625000"]
     assert shaping.receiving_rules(3, link) == [
         "qdisc add dev port3 root handle 1: netem delay 5000us limit 1908",
-        "qdisc add dev port3 parent 1: handle 10: tbf rate 100000000bit burst 12500 limit 625000",
+        "qdisc add dev port3 parent 1:1 handle 10: tbf rate 100000000bit burst 12500 limit 625000",
     ]
     assert shaping.receiving_rules(0, NetworkLink.from_text("100mbit")) == [
         "qdisc add dev port0 root tbf rate 100000000bit burst 12500 limit 625000"
