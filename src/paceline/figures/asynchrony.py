@@ -35,8 +35,8 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     searches = applies(rows)
     how = [
         "Each dot has the learning rate with which it came to the target in the fewest steps; bars reach over seeds",
-        "Left: staleness is the mean number of steps of others that a gradient knows nothing of, as the runs counted or "
-        "the settings have it",
+        "Left: staleness is the mean number of steps of others that a gradient knows nothing of, counted in the runs "
+        "or as the settings have it",
         "Right: below the diagonal the faster steps make up for being more",
     ]
     shown = [row for search in searches for row in search.rows]
@@ -68,14 +68,15 @@ def _losses(search: Asynchrony, values: Sequence[Value], names: Sequence[str]) -
     lowest, highest = min(value["low"] for value in known), max(value["high"] for value in known)
     # Logarithmic but near zero, which synchronous strategies have.
     x = altair.X("staleness:Q", title="staleness, steps of others", scale=altair.Scale(type="symlog", constant=1))
-    y = altair.Y("steps:Q", title=f"steps to {search.target}",
+    title = f"steps to {search.target}"
+    y = altair.Y("steps:Q", title=title,
                  scale=altair.Scale(type="log", nice=False, domain=[lowest / MARGIN, highest * MARGIN]))  # fmt: skip
     base = altair.Chart(altair.Data(values=known)).encode(x=x, color=colours(names, legend=None))
     even = altair.Chart(altair.Data(values=[{"steps": search.baseline.middle_steps}]))
     return altair.layer(
         even.mark_rule(strokeDash=[5, 4], color=INK).encode(y=y),
         base.mark_line(strokeWidth=2).encode(y=y),
-        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=y.title), y2="high:Q"),
+        base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=title), y2="high:Q"),
         base.mark_point(size=70, filled=True, opacity=1).encode(y=y, tooltip=_tooltip()),
         base.mark_text(dy=-11, fontSize=10).encode(y=y, text="label:N"),
     ).properties(width=WIDTH, height=HEIGHT, title="Lost per step")

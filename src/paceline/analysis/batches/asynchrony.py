@@ -120,9 +120,7 @@ def _names(ways: Sequence[Sequence[Row]]) -> list[str]:
     for members in ways:
         by_strategy[members[0].spec.strategy].append(members[0])
     varying = {
-        name: [
-            field for field in varying_fields(members) if field.startswith("knobs.") and field != _rate_field(name)
-        ]
+        name: [field for field in varying_fields(members) if field.startswith("knobs.") and field != _rate_field(name)]
         for name, members in by_strategy.items()
     }
     return [series_name(members[0], varying[members[0].spec.strategy]) for members in ways]
