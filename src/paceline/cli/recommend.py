@@ -191,12 +191,10 @@ def _script(answer: Answer) -> str:
 
 
 def _with_its_learning_rate(spec: RunSpec, answer: Answer) -> RunSpec:
-    """The run with the learning rate of its batch, and a warm-up where scripts of its framework can have one."""
+    """The run with the learning rate of its batch, and a warm-up where the batch is larger."""
     steps = max(1, sample_count(spec, probe) // spec.samples_per_step)
     anchor = anchor_of(answer.question, answer.critical_batch, spec.samples_per_step)
     optimizer = scaled(spec.optimizer, spec.samples_per_step, steps, DEFAULT_EPOCHS, anchor)
-    if strategy(spec.strategy).framework != "torch":
-        optimizer = optimizer.model_copy(update={"warmup_steps": spec.optimizer.warmup_steps})
     return spec.model_copy(update={"optimizer": optimizer})
 
 

@@ -46,7 +46,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
 
 def _pair(search: Asynchrony) -> altair.HConcatChart:
     ways = (search.baseline, *search.ways)
-    names = list(dict.fromkeys(way.strategy for way in ways))
+    names = list(dict.fromkeys(map(_series, ways)))
     title = altair.TitleParams(
         search.title, subtitle=wrap_lines(" ".join(describe_asynchrony(search)), WIDE_SUBTITLE_CHARACTERS)
     )
@@ -54,9 +54,14 @@ def _pair(search: Asynchrony) -> altair.HConcatChart:
     return altair.hconcat(_losses(search, values, names), _gains(values, names), spacing=50).properties(title=title)
 
 
+def _series(way: Way) -> str:
+    """The strategy, with the knobs whose values its dots are labelled with."""
+    return " by ".join([way.strategy, *([", ".join(knob for knob, _ in way.knobs)] if way.knobs else [])])
+
+
 def _value(search: Asynchrony, way: Way) -> Value:
     return {
-        "series": way.strategy, "way": way.name, "label": way.name.removeprefix(way.strategy).strip() or way.name,
+        "series": _series(way), "way": way.name, "label": " ".join(str(value) for _, value in way.knobs),
         "staleness": way.staleness, "steps": way.middle_steps, "low": min(way.steps), "high": max(way.steps),
         "rate": way.rate, "speed": search.speed(way), "more": search.more_steps(way), "seconds": way.seconds,
     }  # fmt: skip
@@ -71,14 +76,14 @@ def _losses(search: Asynchrony, values: Sequence[Value], names: Sequence[str]) -
     title = f"steps to {search.target}"
     y = altair.Y("steps:Q", title=title,
                  scale=altair.Scale(type="log", nice=False, domain=[lowest / MARGIN, highest * MARGIN]))  # fmt: skip
-    base = altair.Chart(altair.Data(values=known)).encode(x=x, color=colours(names, legend=None))
+    base = altair.Chart(altair.Data(values=known)).encode(x=x, color=colours(names, legend=altair.Legend(orient="top")))
     even = altair.Chart(altair.Data(values=[{"steps": search.baseline.middle_steps}]))
     return altair.layer(
         even.mark_rule(strokeDash=[5, 4], color=INK).encode(y=y),
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=title), y2="high:Q"),
         base.mark_point(size=70, filled=True, opacity=1).encode(y=y, tooltip=_tooltip()),
-        base.mark_text(dy=-11, fontSize=10).encode(y=y, text="label:N"),
+        base.mark_text(dy=-12, fontSize=11).encode(y=y, text="label:N"),
     ).properties(width=WIDTH, height=HEIGHT, title="Lost per step")
 
 
@@ -114,7 +119,7 @@ def _gains(values: Sequence[Value], names: Sequence[str]) -> altair.LayerChart:
         *sides,
         base.mark_line(strokeWidth=1, opacity=0.5).encode(order="staleness:Q"),
         base.mark_point(size=70, filled=True, opacity=1).encode(tooltip=_tooltip()),
-        base.mark_text(dx=9, align="left", fontSize=10).encode(text="label:N"),
+        base.mark_text(dx=8, dy=-8, align="left", fontSize=11).encode(text="label:N"),
     ).properties(width=WIDTH, height=HEIGHT, title="Gained per second")
 
 

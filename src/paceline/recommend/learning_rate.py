@@ -16,6 +16,8 @@ from paceline.spec import DEFAULT_GLOBAL_BATCH
 WARM_UP_EPOCHS = 5
 # Of a training whose length nobody says, at most: a tenth of it, as is usual for transformers.
 WARM_UP_SHARE = 0.1
+# Fewer steps than this are no warm-up; they are at most half of a short training.
+LEAST_WARM_UP_STEPS = 10
 # L-BFGS has no such rule.
 RULES = {"sgd": "linear", "adam": "square root", "adamw": "square root", "adagrad": "square root"}
 
@@ -49,8 +51,9 @@ def scaled(settings: Optimizer, batch: int, steps_per_epoch: int, epochs: int, a
     factor = times if RULES[settings.name] == "linear" else sqrt(times)
     changes: dict[str, float | int] = {"lr": float(f"{anchor.lr * factor:.6g}")}
     if times > 1 and not settings.warmup_steps:
-        share = min(WARM_UP_EPOCHS * steps_per_epoch, int(WARM_UP_SHARE * steps_per_epoch * epochs))
-        changes["warmup_steps"] = max(1, share)
+        total = steps_per_epoch * epochs
+        share = min(WARM_UP_EPOCHS * steps_per_epoch, int(WARM_UP_SHARE * total))
+        changes["warmup_steps"] = max(1, share, min(LEAST_WARM_UP_STEPS, total // 2))
     return settings.model_copy(update=changes)
 
 
@@ -60,7 +63,7 @@ def learning_rate_sentence(settings: Optimizer, batch: int, anchor: Anchor) -> s
     if after == settings:
         return None
     if anchor.batch == batch:
-        return f"Learning rate: {after.lr:g}, which took stored runs of batch {batch:,} to their target in the fewest steps."
+        return f"Learning rate: {after.lr:g}, which took stored runs of batch {batch:,} to the target in fewest steps."
     rule = RULES[settings.name]
     warm_up = f", warmed up over the first steps (at most {WARM_UP_EPOCHS} epochs)" if after.warmup_steps else ""
     known = (

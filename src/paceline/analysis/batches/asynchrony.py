@@ -7,7 +7,7 @@ from statistics import median
 
 from paceline.analysis.batches.regimes import target_text
 from paceline.analysis.configurations.identity import identity_except
-from paceline.analysis.labels import data_name, series_name, varying_fields
+from paceline.analysis.labels import data_name
 from paceline.analysis.rows import Row
 from paceline.contract.strategy import Strategy
 from paceline.spec import RunSpec, Scalar
@@ -23,6 +23,8 @@ class Way:
 
     name: str
     strategy: str
+    # Those in which it differs from other ways of its strategy.
+    knobs: tuple[tuple[str, Scalar], ...]
     synchronous: bool
     # Mean over all updates, in steps of other workers; None where neither settings nor runs tell it.
     staleness: float | None
@@ -88,12 +90,12 @@ def _search(rows: Sequence[Row]) -> Asynchrony | None:
         chosen = strategy_of_stored(row.spec.strategy)
         if chosen is not None:
             by_way[row.spec.strategy, tuple(sorted(_knobs(row.spec, chosen).items()))].append(row)
-    names = _names(list(by_way.values()))
+    differing = _differing(list(by_way.values()))
     ways, missed = [], []
-    for name, members in zip(names, by_way.values(), strict=True):
-        way = _way(name, members)
+    for members in by_way.values():
+        way = _way(members, differing.get(members[0].spec.strategy, []))
         if way is None:
-            missed.append(name)
+            missed.append(_name(members[0].spec, differing.get(members[0].spec.strategy, [])))
         else:
             ways.append(way)
     synchronous = [way for way in ways if way.synchronous]
@@ -114,21 +116,17 @@ def _knobs(spec: RunSpec, chosen: Strategy) -> dict[str, Scalar]:
     return {name: value for name, value in spec.knobs.items() if name != chosen.traits.rate_knob}
 
 
-def _names(ways: Sequence[Sequence[Row]]) -> list[str]:
-    """Each strategy with those of its knobs in which its ways differ."""
-    by_strategy: dict[str, list[Row]] = defaultdict(list)
+def _differing(ways: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
+    """Of each strategy, the knobs in which its ways differ."""
+    values: dict[str, dict[str, set[Scalar]]] = defaultdict(lambda: defaultdict(set))
     for members in ways:
-        by_strategy[members[0].spec.strategy].append(members[0])
-    varying = {
-        name: [field for field in varying_fields(members) if field.startswith("knobs.") and field != _rate_field(name)]
-        for name, members in by_strategy.items()
-    }
-    return [series_name(members[0], varying[members[0].spec.strategy]) for members in ways]
-
-
-def _rate_field(name: str) -> str | None:
-    chosen = strategy_of_stored(name)
-    return None if chosen is None or chosen.traits.rate_knob is None else f"knobs.{chosen.traits.rate_knob}"
+        spec = members[0].spec
+        chosen = strategy_of_stored(spec.strategy)
+        assert chosen is not None
+        for knob, value in chosen.knob_values(spec).items():
+            if knob != chosen.traits.rate_knob:
+                values[chosen.name][knob].add(value)
+    return {name: [knob for knob, seen in knobs.items() if len(seen) > 1] for name, knobs in values.items()}
 
 
 def _rate(spec: RunSpec, chosen: Strategy) -> float:
@@ -136,7 +134,15 @@ def _rate(spec: RunSpec, chosen: Strategy) -> float:
     return spec.optimizer.lr if knob is None else float(chosen.knob_values(spec)[knob])
 
 
-def _way(name: str, rows: Sequence[Row]) -> Way | None:
+def _name(spec: RunSpec, knobs: Sequence[str]) -> str:
+    """The strategy with the named knobs."""
+    chosen = strategy_of_stored(spec.strategy)
+    assert chosen is not None
+    values = chosen.knob_values(spec)
+    return " ".join([chosen.name, *(f"{knob}={values[knob]}" for knob in knobs)])
+
+
+def _way(rows: Sequence[Row], knobs: Sequence[str]) -> Way | None:
     """With the learning rate that took the fewest steps, by the median over seeds of which all came to the target."""
     chosen = strategy_of_stored(rows[0].spec.strategy)
     assert chosen is not None
@@ -159,8 +165,10 @@ def _way(name: str, rows: Sequence[Row]) -> Way | None:
     # Of whole epochs, not of a middle step: most steps of local SGD send nothing. It hardly depends on the rate, and
     # the middle of all runs is steadier than that of a few.
     seconds = median(row.spec.samples_per_step / row.samples_per_second for row in rows if row.samples_per_second)
+    values = chosen.knob_values(rows[0].spec)
     return Way(
-        name, chosen.name, chosen.synchronous, stale, bool(counted), best,
+        _name(rows[0].spec, knobs), chosen.name, tuple((knob, values[knob]) for knob in knobs),
+        chosen.synchronous, stale, bool(counted), best,
         len(by_rate) > 1 and best in (min(by_rate), max(by_rate)), tuple(sorted(reached[best])), seconds,
         any(row.oversubscribed for row in members),
     )  # fmt: skip
@@ -187,11 +195,9 @@ def describe_asynchrony(search: Asynchrony) -> list[str]:
 
 def _sentence(search: Asynchrony, way: Way) -> str:
     base = search.baseline
-    times = base.seconds / way.seconds
-    outcome = (
-        f"{search.target} {times:.2f} times as soon" if abs(times - 1) > ALIKE_SHARE else f"{search.target} as soon"
-    )
+    ratio = way.seconds / base.seconds
+    outcome = f"in {ratio:.2f} times its time" if abs(ratio - 1) > ALIKE_SHARE else "as soon"
     return (
         f"{way.name} makes {search.speed(way):.2f} times the steps/s of {base.name} and needs "
-        f"{search.more_steps(way):.2f} times its steps: {outcome}."
+        f"{search.more_steps(way):.2f} times its steps: it comes to {search.target} {outcome}."
     )
