@@ -10,7 +10,7 @@ from paceline.data import data_source
 from paceline.data.base import DataRequest
 from paceline.errors import SpecError, nearest
 from paceline.spec import Shrunk
-from paceline.study import Budget, Study
+from paceline.study import NOT_IN, Budget, Study
 from paceline.workloads import workload
 
 # The scale of the study as it is written; every study has it.
@@ -38,7 +38,10 @@ def shrink(study: Study, scale: str, fixed: Collection[str] = ()) -> Study:
     changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in fixed}
     repeats, budget = changes.pop("repeats", study.repeats), _smaller_budget(study, changes.pop("budget", None))
     _check_levels(study, scale, changes)
-    smaller = study.with_fields(changes).model_copy(update={"repeats": min(repeats, study.repeats), "budget": budget})
+    beside = tuple(_fewer_levels(entry, changes) for entry in study.beside if scale not in entry.get(NOT_IN, ()))
+    smaller = study.with_fields(changes).model_copy(
+        update={"repeats": min(repeats, study.repeats), "budget": budget, "beside": beside}
+    )
     changes_text = _describe_changes(study, smaller, changes)
     return smaller.with_fields({"shrunk": Shrunk(scale=scale, changes=changes_text)}) if changes_text else smaller
 
@@ -83,6 +86,16 @@ def _check_levels(study: Study, scale: str, changes: dict[str, Any]) -> None:
             )
 
 
+def _fewer_levels(entry: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """An entry beside the study without the levels that its scale leaves out; one that would lose all keeps them."""
+    fewer = {
+        name: [level for level in entry[name] if level in changes[name]]
+        for name in _LEVELS
+        if isinstance(entry.get(name), list) and isinstance(changes.get(name), list)
+    }
+    return {**entry, **{name: levels for name, levels in fewer.items() if levels}}
+
+
 def _describe_changes(study: Study, smaller: Study, changes: dict[str, Any]) -> tuple[str, ...]:
     changes_text = []
     before, after = _images(study), _images(smaller)
@@ -102,6 +115,8 @@ def _describe_changes(study: Study, smaller: Study, changes: dict[str, Any]) -> 
     for name, word in _LEVELS.items():
         if name in changes:
             changes_text.append(f"{len(changes[name])} of {len(study.factors.get(name, [0]))} {word}")
+    if len(smaller.beside) < len(study.beside):
+        changes_text.append(f"{1 + len(smaller.beside)} of {1 + len(study.beside)} parts")
     if "dataset_copies" in changes:
         left_out = [level for level in _copies(study) if level not in _copies(smaller)]
         changes_text += [f"without {', '.join(f'{level}x' for level in left_out)} data"] if left_out else []

@@ -16,6 +16,8 @@ from paceline.user_input import is_file, parse_toml
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")
+# Of an entry beside a study: scales in which it is left out.
+NOT_IN = "not_in"
 # In place of layouts: every one whose product is a worker count of the study.
 ALL_LAYOUTS = "all"
 # A study beyond is a slip of the pen: its plan alone would take minutes, its runs years.
@@ -45,7 +47,8 @@ class Study(Frozen):
     factors: dict[str, Any] = {}
     # In place of epochs and steps, where batches are compared; a run that reaches its target ends sooner.
     budget: Budget | None = None
-    # Further runs, each with the fixed fields but the target, and with fields of its own; lists are factors.
+    # Further runs, each with the fixed fields but the target, and with fields of its own; lists are factors, also in
+    # tables. An entry may have a `[budget]` of its own, and name the scales that it is `not_in`.
     beside: tuple[dict[str, Any], ...] = ()
     # By name, fields that make the study smaller (`scale.py`).
     scales: dict[str, dict[str, Any]] = {}
@@ -138,7 +141,22 @@ class Study(Frozen):
 
     def _beside(self, entry: dict[str, Any]) -> "Study":
         fixed = {name: value for name, value in self.fixed.items() if not name.startswith("target_")}
-        return Study(name=self.name, fixed=fixed).with_fields(entry)
+        budget = entry.get("budget")
+        study = Study(
+            name=self.name,
+            fixed=fixed,
+            budget=None if budget is None else Budget.parse(budget, f"study {self.name}: budget beside it"),
+        )
+        own = {name: value for name, value in entry.items() if name not in ("budget", NOT_IN)}
+        tables = {name: own.pop(name) for name in _NESTED if isinstance(own.get(name), dict)}
+        # A table takes the place of the fixed one, and so do its factors.
+        study = study.with_fields({**own, **{name: {} for name in tables}})
+        return study.with_tables(
+            {
+                name: {inner: value if isinstance(value, list) else [value] for inner, value in table.items()}
+                for name, table in tables.items()
+            }
+        )
 
 
 def _with_all_layouts(

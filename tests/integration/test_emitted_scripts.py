@@ -55,6 +55,7 @@ TRANSFORMER = {
 }  # fmt: skip
 MLP = {"workload": "mlp", "options": {"depth": 3, "width": 32}, "train_samples": 256, "steps": STEPS}
 DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
+WARMED_UP = {**DECAYING, "warmup_steps": 5}
 # What other words of a script depend on, several at a time.
 SCHEDULED = {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -74,11 +75,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "half": ("torch-single", {"global_batch": 32, "precision": "bf16", "optimizer": {"name": "adagrad", "lr": 0.05}}),
     "half-shards": ("torch-fsdp", {"global_batch": 32, "precision": "bf16", "optimizer": DECAYING}),
     "keras-adagrad": ("tf-single", {"global_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
-    "keras-decay": ("tf-mirrored", {"local_batch": 16, "execution": "compiled", "optimizer": DECAYING}),
+    "keras-decay": ("tf-mirrored", {"local_batch": 16, "execution": "compiled", "optimizer": WARMED_UP}),
     "jax-adagrad": ("jax-single", {"local_batch": 32, "optimizer": {"name": "adagrad", "lr": 0.05}}),
     "jax-decay": (
         "jax-fsdp",
-        {"global_batch": 32, "optimizer": DECAYING, "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 4},
+        {"global_batch": 32, "optimizer": WARMED_UP, "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 4},
     ),
 }
 # Composed layouts: the first is always run, the others are left to the long tests.

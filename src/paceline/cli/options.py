@@ -123,6 +123,9 @@ class QuestionOptions(ModelOptions):
     knob: Annotated[
         list[str] | None, make_option("Setting of a strategy, such as bucket_mb=1.", "NAME=VALUE", panel=MODEL_PANEL)
     ] = None
+    optimizer: Annotated[
+        list[str] | None, make_option("Such as name=sgd, lr=0.1, momentum=0.9.", "NAME=VALUE", panel=MODEL_PANEL)
+    ] = None
     workers: Annotated[str, make_option("Worker counts, such as 1,2,4 or 1..8.", "N,...")] = "1..8"
     global_batch: Annotated[
         str | None, make_option("Samples per step over all workers.", "N,...", panel=MODEL_PANEL)

@@ -49,6 +49,7 @@ def make_question(options: QuestionOptions) -> Question:
         **model_fields(options),
         strategies=tuple(expand_strategies(split_words(options.strategy))) if options.strategy is not None else (),
         knobs={name: values[0] for name, values in parse_pairs(options.knob, "--knob").items()},
+        optimizer={name: values[0] for name, values in parse_pairs(options.optimizer, "--optimizer").items()},
         workers=workers,
         global_batches=_batches(options.global_batch, "--global-batch"),
         local_batches=_batches(options.local_batch, "--local-batch"),

@@ -25,7 +25,7 @@ from paceline.recommend.answer import Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.checkpoints import Failures, SavingAdvice, advise_saving
 from paceline.recommend.configs import configs, write_config
-from paceline.recommend.learning_rate import scaled
+from paceline.recommend.learning_rate import anchor_of, scaled
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
@@ -187,16 +187,15 @@ def _script(answer: Answer) -> str:
         )
     spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
     if answer.objective.name == "time-to-accuracy":
-        spec = _with_its_learning_rate(spec)
+        spec = _with_its_learning_rate(spec, answer)
     return write_script(spec, why=_why(answer, chosen))
 
 
-def _with_its_learning_rate(spec: RunSpec) -> RunSpec:
-    """The run with the learning rate of its batch, and a warm-up where scripts of its framework can have one."""
+def _with_its_learning_rate(spec: RunSpec, answer: Answer) -> RunSpec:
+    """The run with the learning rate of its batch, and a warm-up where the batch is larger."""
     steps = max(1, sample_count(spec, probe) // spec.samples_per_step)
-    optimizer = scaled(spec.optimizer, spec.samples_per_step, steps, DEFAULT_EPOCHS)
-    if strategy(spec.strategy).framework != "torch":
-        optimizer = optimizer.model_copy(update={"warmup_steps": spec.optimizer.warmup_steps})
+    anchor = anchor_of(answer.question, answer.critical_batch, spec.samples_per_step)
+    optimizer = scaled(spec.optimizer, spec.samples_per_step, steps, DEFAULT_EPOCHS, anchor)
     return spec.model_copy(update={"optimizer": optimizer})
 
 
@@ -342,6 +341,11 @@ def _name(candidate: Candidate) -> str:
 
 def _bare(text: str) -> str:
     """The number without its unit, which the heading has, and in thousands where it is long."""
-    bare = text.removesuffix(" samples/s").removesuffix(" per epoch").removesuffix(" per worker")
+    bare = (
+        text.removesuffix(" samples/s")
+        .removesuffix(" of progress")
+        .removesuffix(" per epoch")
+        .removesuffix(" per worker")
+    )
     digits = bare.replace(",", "")
     return f"{round(int(digits) / 1000):,}k" if digits.isdigit() and len(bare) >= LONG else bare

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
 from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
 from paceline.analysis.findings import GatheredFinding, RunFindings, json_values
@@ -107,6 +108,10 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
     searches = batch_searches(rows)
     for search in searches:
         print_search(search)
+    for found in asynchronous_searches(rows):
+        console.print(f"\n[bold]{escape(found.title)}[/]")
+        for sentence in describe_asynchrony(found):
+            console.print(escape(sentence))
     searched = {row.key for search in searches for row in search.rows}
     others = [row for row in rows if row.key not in searched]
     without_result = unmeasured_in_settings(others, without={"link"})

@@ -126,6 +126,11 @@ class Traits:
     keeps_own_clock: bool = False
     # Who writes a checkpoint: the first worker, each worker its part of everything or of the optimizer's state, or all.
     saved_by: Literal["first", "parts", "optimizer_parts", "all"] = "first"
+    # The knob that is its learning rate, where that is not the optimizer's.
+    rate_knob: str | None = None
+    # Steps of all others that a worker's gradient knows nothing of, in the mean, where its settings decide that and no
+    # run has to count them.
+    staleness: Callable[[RunSpec], float] | None = None
     # Whether it is its framework's usual way to use several devices, which one worker is weighed against.
     usual_on_several_devices: bool = False
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Resampled means for the interval, and the share of them that it covers.
-RESAMPLES, COVERED = 400, 0.9
-# Steps in a row stay together when they are resampled: gradients of neighbours are alike.
+# The share of intervals that hold the true number.
+COVERED = 0.9
+# Steps in a row are taken together for it: gradients of neighbours are alike.
 BLOCK_STEPS = 10
 
 
@@ -35,23 +35,34 @@ def noise_scale(small_batch: float, big_batch: float, small_square: float, big_s
 def noise_interval(
     small_batch: float, big_batch: float, small_squares: Sequence[float], big_squares: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """Where the noise scale of these steps lies, by resampled blocks of them; an end is None where it is unbounded."""
+    """Where the noise scale of these steps lies; an end is None where it is not known or unbounded.
+
+    Fieller, "Some Problems in Interval Estimation", 1954: all ratios that the means of two numbers, measured together
+    several times, do not speak against by Student's t. Measured together are blocks of steps.
+    """
+    from scipy.special import stdtrit
+
     pairs = np.array([small_squares, big_squares], float)
     steps = pairs.shape[1]
     block = min(BLOCK_STEPS, max(1, steps // BLOCK_STEPS))
     blocks = steps // block
     if blocks < 2:
         return None, None
-    sums = pairs[:, : blocks * block].reshape(2, blocks, block).mean(axis=2)
-    chosen = np.random.default_rng(0).integers(0, blocks, (RESAMPLES, blocks))
-    means = sums[:, chosen].mean(axis=2)
-    scales = [noise_scale(small_batch, big_batch, small, big) for small, big in means.T]
-    # Without a positive gradient the noise scale is larger than can be told; without a positive variance, smaller.
-    ordered = np.sort([np.inf if scale is None and small > big else 0.0 if scale is None else scale
-                       for scale, (small, big) in zip(scales, means.T, strict=True)])  # fmt: skip
-    outside = (1 - COVERED) / 2
-    low, high = (float(ordered[round(share * (RESAMPLES - 1))]) for share in (outside, 1 - outside))
-    return (low if np.isfinite(low) else None), (high if np.isfinite(high) else None)
+    small, big = pairs[:, : blocks * block].reshape(2, blocks, block).mean(axis=2)
+    measured = np.stack([sample_variance(small_batch, big_batch, small, big),
+                         true_square(small_batch, big_batch, small, big)])  # fmt: skip
+    (variance, square), spread = measured.mean(axis=1), np.cov(measured)
+    chance = float(stdtrit(blocks - 1, (1 + COVERED) / 2)) ** 2 / blocks
+    # The ratios are those at which a x ratio^2 - 2 b x ratio + c is not above zero.
+    a = square**2 - chance * spread[1, 1]
+    b = variance * square - chance * spread[0, 1]
+    c = variance**2 - chance * spread[0, 0]
+    root = float(np.sqrt(max(0.0, b**2 - a * c)))
+    if a <= 0 or square <= 0:
+        # The gradient may be nothing: any ratio from one on, or any at all where the noise may be nothing too.
+        low = (b - root) / a if a < 0 < c and variance > 0 else 0.0
+        return max(0.0, float(low)), None
+    return max(0.0, float((b - root) / a)), max(0.0, float((b + root) / a))
 
 
 def statistical_efficiency(noise: float, batch: float, reference_batch: float) -> float:

@@ -26,6 +26,12 @@ CURVE_POINTS = 60
 AXIS = "global batch, samples"
 # How far the axis goes beyond the batches that were tried.
 MARGIN = 1.3
+# A stretch of the axis below this share of it has no room for its name.
+LEAST_NAMED = 0.15
+# Where the ends of the regimes are drawn, from the foot of the panel, and how far apart.
+HEIGHT_OF_ENDS, GAP_OF_ENDS = 0.23, 0.095
+# Room for them below the dots, as a part of the axis.
+FOOT = 0.3
 
 
 def applies(rows: Sequence[Row]) -> list[BatchSearch]:
@@ -38,7 +44,8 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     searches = applies(rows)
     how = [
         "A dot per seed with the best learning rate of its batch, which the search chose anew for each",
-        "Line: the fitted curve; dashes: where doubling the batch halves the steps",
+        "Line: the fitted curve; dashes: where doubling the batch halves the steps; below: where the regimes end, with "
+        "90 % intervals",
     ]
     shown = [row for search in searches for row in search.rows]
     return compose_chart(Drawing([_panel(search) for search in searches]), shown, "Steps to the target by batch", how)
@@ -53,7 +60,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
         for steps in outcome.steps
     ]
     every = [float(value["steps"]) for value in dots]
-    height = [min(every) / MARGIN, max(every) * MARGIN * MARGIN]
+    height = _height(min(every) / MARGIN, max(every) * MARGIN * MARGIN, search.regimes is not None)
     scale = {
         "x": altair.Scale(type="log", domain=list(span), nice=False),
         "y": altair.Scale(type="log", nice=False, domain=height),
@@ -63,8 +70,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
     y = altair.Y("steps:Q", title=f"steps to {search.target}", scale=scale["y"])
     layers = []
     if search.regimes is not None:
-        layers += _bands(search.regimes, span, scale["x"])
-        layers += _curves(search.regimes, (min(batches), span[1]), height, x, y)
+        layers += _curves(search.regimes, (min(batches), span[1]), [min(every) / MARGIN, height[1]], x, y)
     base = altair.Chart(altair.Data(values=dots))
     layers.append(
         base.mark_point(size=70, filled=True, opacity=0.9, color=PALETTE[0]).encode(
@@ -75,24 +81,72 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
         search.title,
         subtitle=wrap_lines(" ".join(describe_search(search)), SUBTITLE_CHARACTERS),
     )
-    return altair.layer(*layers).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
+    panel = altair.layer(*layers)
+    if search.regimes is not None:
+        # The height of the ends is one of the panel, not of steps.
+        bands = altair.layer(*_bands(search.regimes, span, scale["x"]))
+        panel = altair.layer(bands, panel).resolve_scale(y="independent")
+    return panel.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
+
+
+def _height(low: float, high: float, has_foot: bool) -> list[float]:
+    """The ends of the axis of steps, with room below for what is known of the regimes' ends."""
+    return [low * (low / high) ** (FOOT / (1 - FOOT)) if has_foot else low, high]
 
 
 def _bands(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> list[altair.Chart]:
-    """The regimes as coloured stretches of the axis, with their names."""
+    """The regimes as coloured stretches of the axis with their names, and how far each of their ends is known."""
     inner = [min(max(edge.value, span[0]), span[1]) for edge in (regimes.perfect_up_to, regimes.little_from)]
     edges = [span[0], *inner, span[1]]
     stretches: list[Value] = [
-        {"from": low, "to": high, "regime": name, "middle": float(np.sqrt(low * high))}
+        {"from": low, "to": high, "regime": name, "middle": float(np.sqrt(low * high)),
+         "wide": float(np.log(high / low) / np.log(span[1] / span[0])) > LEAST_NAMED, "at": low, "end": high}
         for name, low, high in zip(REGIMES, edges[:-1], edges[1:], strict=True)
         if high > low
-    ]
+    ]  # fmt: skip
     base = altair.Chart(altair.Data(values=stretches))
     colour = altair.Color("regime:N", legend=None, scale=altair.Scale(domain=list(REGIMES), range=[*REGIMES.values()]))
+    words = {"fontSize": 11, "color": SOFT, "dy": 8, "baseline": "top"}
+    last = base.transform_filter(f"!datum.wide && datum.end >= {span[1]}")
     return [
         base.mark_rect(opacity=0.13).encode(x=altair.X("from:Q", scale=scale, title=AXIS), x2="to:Q", color=colour),
-        base.mark_text(fontSize=11, color=SOFT, dy=10, baseline="top").encode(
-            x=altair.X("middle:Q", scale=scale, title=AXIS), y=altair.value(0), text="regime:N"
+        base.transform_filter("datum.wide")
+        .mark_text(**words)
+        .encode(x=altair.X("middle:Q", scale=scale, title=AXIS), y=altair.value(0), text="regime:N"),
+        # The name of a narrow stretch would reach beyond the panel.
+        last.mark_text(**words | {"dx": -6, "align": "right", "dy": 24}).encode(
+            x=altair.X("end:Q", scale=scale, title=AXIS), y=altair.value(0), text="regime:N"
+        ),
+        *_ends(regimes, span, scale),
+    ]
+
+
+def _ends(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> list[altair.Chart]:
+    """The critical batch and the ends of the regimes beside it, each with its interval, at the foot of the panel."""
+    ends = {"perfect scaling ends": regimes.perfect_up_to, "critical batch": regimes.critical_batch,
+            "hardly any gain begins": regimes.little_from}  # fmt: skip
+    values: list[Value] = [
+        {"name": name, "at": end.value, "low": max(end.low or span[0], span[0]),
+         "high": min(end.high or span[1], span[1]), "height": HEIGHT_OF_ENDS - place * GAP_OF_ENDS}
+        for place, (name, end) in enumerate(ends.items())
+    ]  # fmt: skip
+    middle = float(np.sqrt(span[0] * span[1]))
+    # Names stay within the panel: those on its right end where their line does.
+    drawn = [{**value, "right": value["low"] > middle} for value in values if value["low"] < value["high"]]
+    base = altair.Chart(altair.Data(values=drawn))
+    marks = base.encode(y=altair.Y("height:Q", axis=None, scale=altair.Scale(domain=[0, 1])))
+    x = altair.X("low:Q", scale=scale, title=AXIS)
+    inside = f"datum.at >= {span[0]} && datum.at <= {span[1]}"
+    return [
+        marks.mark_rule(strokeWidth=1.6, color=SOFT).encode(x=x, x2="high:Q"),
+        marks.transform_filter(inside)
+        .mark_tick(thickness=3, size=11, color=INK, orient="vertical")
+        .encode(x=altair.X("at:Q", scale=scale, title=AXIS), tooltip=["name:N", "at:Q", "low:Q", "high:Q"]),
+        *(
+            marks.transform_filter(altair.FieldEqualPredicate(field="right", equal=align == "right"))
+            .mark_text(fontSize=10, color=SOFT, align=align, baseline="bottom", dy=-3)
+            .encode(x=altair.X(f"{end}:Q", scale=scale, title=AXIS), text="name:N")
+            for align, end in (("left", "low"), ("right", "high"))
         ),
     ]
 

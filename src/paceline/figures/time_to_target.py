@@ -7,8 +7,20 @@ import altair
 from paceline.analysis.batches.regimes import BatchSearch, batch_searches
 from paceline.analysis.batches.time_to_target import TargetTime, target_times
 from paceline.analysis.rows import Row
-from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
-from paceline.units import format_seconds
+from paceline.figures.base import (
+    INK,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SOFT,
+    SUBTITLE_CHARACTERS,
+    Drawing,
+    Figure,
+    Value,
+    colours,
+    compose_chart,
+    wrap_lines,
+)
+from paceline.units import format_count, format_seconds
 
 MEASURED, ASSUMED = "measured", "assumed"
 # How far the axis of time goes beyond what is drawn.
@@ -60,11 +72,58 @@ def _panel(search: BatchSearch, times: Sequence[TargetTime]) -> altair.LayerChar
         .encode(tooltip=tooltip)
         for known in (MEASURED, ASSUMED)
     ]
-    soonest = min(values, key=lambda value: float(value["seconds"]))
-    label = altair.Chart(altair.Data(values=[soonest])).mark_text(dy=16, fontSize=11).encode(
-        x="workers:O", y=y, text="time:N", color=colours(names, legend=None)
+    return altair.layer(base.mark_line(strokeWidth=2, opacity=0.7), *dots, *_soonest(values, y)).properties(
+        width=PANEL_WIDTH, height=PANEL_HEIGHT,
+        title=altair.TitleParams(search.title, subtitle=wrap_lines(" ".join(_sentences(times)), SUBTITLE_CHARACTERS)),
     )  # fmt: skip
-    return altair.layer(base.mark_line(strokeWidth=2), *dots, label).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
+
+
+def _soonest(values: Sequence[Value], y: altair.Y) -> list[altair.Chart]:
+    """A ring and words around the soonest that was measured; softer words at the soonest of all, if it was not."""
+    best = {known: min((value for value in values if value["known"] == known), key=_seconds, default=None)
+            for known in (MEASURED, ASSUMED)}  # fmt: skip
+    measured, assumed = best[MEASURED], best[ASSUMED]
+    marks = []
+    if measured is not None:
+        base = altair.Chart(altair.Data(values=[{**measured, "text": _words(measured)}]))
+        # Beside the first count there is room on the right only.
+        marks += [
+            base.mark_point(size=260, strokeWidth=2, color=INK).encode(x="workers:O", y=y),
+            base.mark_text(dy=20, dx=-12, align="left", fontSize=12, fontWeight="bold", color=INK).encode(
+                x="workers:O", y=y, text="text:N"
+            ),
+        ]
+    if assumed is not None and (measured is None or _seconds(assumed) < _seconds(measured)):
+        base = altair.Chart(altair.Data(values=[{**assumed, "text": f"{assumed['time']} if sending were free"}]))
+        marks.append(
+            base.mark_text(dy=18, align="right", dx=12, fontSize=11, color=SOFT).encode(
+                x="workers:O", y=y, text="text:N"
+            )
+        )
+    return marks
+
+
+def _words(value: Value) -> str:
+    return f"soonest measured: {format_count(value['workers'], 'worker')}, {value['time']}"
+
+
+def _seconds(value: Value) -> float:
+    return float(value["seconds"])
+
+
+def _sentences(times: Sequence[TargetTime]) -> list[str]:
+    """The best number of workers, as measured, and that beyond it nothing was."""
+    measured = [time for time in times if time.measured]
+    if not measured:
+        return []
+    best, most = min(measured, key=lambda time: time.seconds), max(time.workers for time in measured)
+    alone = min((time.seconds for time in measured if time.workers == 1), default=None)
+    gain = f", {alone / best.seconds:.2f} times as soon as one" if alone is not None and best.workers > 1 else ""
+    return [
+        f"Soonest of what was measured: {format_count(best.workers, 'worker')} with {best.local_batch:,} samples each, "
+        f"{format_seconds(best.seconds)}{gain}.",
+        f"More than {most} were not measured.",
+    ]
 
 
 FIGURE = Figure("time-to-target", "How many workers reach the target soonest?", applies, draw, place=12)

@@ -19,7 +19,7 @@ from paceline.predict.compute import ReplayableModel
 from paceline.predict.prediction import Predictor
 from paceline.runs.probe import probe
 from paceline.runs.traced_model import TracedModel
-from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Optimizer, Precision, Recompute, RunSpec, Scalar
+from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
 from paceline.workloads.user_model import USER_DATA
@@ -84,7 +84,7 @@ class Question:
             "workload": self.workload, "model": self.model, "options": self.options, "dataset": self.dataset,
             "input_shape": self.input_shape, "classes": self.classes, "device": self.hardware.kind,
             "precision": self.precision or usual_precision(self.hardware), "steps": 1,
-            "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": Optimizer(**self.optimizer),
+            "global_batch": DEFAULT_GLOBAL_BATCH, "optimizer": dict(self.optimizer),
             "execution": self.execution or "eager", "offload": self.offload,
         }  # fmt: skip
         spec = complete(RunSpec.parse(fields, "the question"))

@@ -11,7 +11,7 @@ from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import OFFLOAD, predict_fitting
-from paceline.recommend.objectives import PEAK_MEMORY, Objective, objective
+from paceline.recommend.objectives import PEAK_MEMORY, Objective, counting_samples, objective
 from paceline.recommend.reading import Reading, reading_of
 from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
@@ -106,8 +106,11 @@ def recommend(
 
 
 def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: CriticalBatch | None) -> Answer:
-    chosen = objective(goal)
+    chosen, chooses_batch = objective(goal), False
     question = replace(question, workers=worker_counts(question.workers))
+    if goal == "time-to-accuracy" and critical_batch is not None:
+        chosen, chooses_batch = counting_samples(chosen), question.chose_batch
+        question = replace(question, global_batches=critical_batch.batches_around) if chooses_batch else question
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     considered = predictions = 0
@@ -118,9 +121,21 @@ def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: C
         candidates += (_candidate(chosen, prediction, evidence, critical_batch) for prediction in tally.best)
         if tally.why_not is not None and not tally.best:
             excluded[name] = tally.why_not
+    candidates = _best_batches(candidates) if chooses_batch else candidates
     distinct = tuple(_without_doubles(chosen, candidates))
     answer = Answer(question, chosen, distinct, excluded, predictions, considered, critical_batch=critical_batch)
     return ranked(answer)
+
+
+def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Of candidates that differ in their batch alone, or in what goes with it, the soonest."""
+    best: dict[tuple[object, ...], Candidate] = {}
+    for candidate in candidates:
+        spec = candidate.spec
+        key = spec.strategy, spec.workers, str(spec.layout), spec.precision
+        if key not in best or candidate.value.value < best[key].value.value:
+            best[key] = candidate
+    return list(best.values())
 
 
 def _without_doubles(objective: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:

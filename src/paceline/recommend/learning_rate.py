@@ -4,8 +4,11 @@ Linear for SGD, with a warm-up (Goyal et al., "Accurate, Large Minibatch SGD", 2
 Adagrad (Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", NeurIPS 2022).
 """
 
+from dataclasses import dataclass
 from math import sqrt
 
+from paceline.analysis.batches.critical import CriticalBatch
+from paceline.predict.question import Question
 from paceline.recipe import Optimizer
 from paceline.spec import DEFAULT_GLOBAL_BATCH
 
@@ -13,31 +16,62 @@ from paceline.spec import DEFAULT_GLOBAL_BATCH
 WARM_UP_EPOCHS = 5
 # Of a training whose length nobody says, at most: a tenth of it, as is usual for transformers.
 WARM_UP_SHARE = 0.1
+# Fewer steps than this are no warm-up; they are at most half of a short training.
+LEAST_WARM_UP_STEPS = 10
 # L-BFGS has no such rule.
 RULES = {"sgd": "linear", "adam": "square root", "adamw": "square root", "adagrad": "square root"}
 
 
-def scaled(settings: Optimizer, batch: int, steps_per_epoch: int, epochs: int) -> Optimizer:
-    """The optimizer for a batch, where its rate was chosen for a usual one; warmed up where the batch is larger."""
-    times = batch / DEFAULT_GLOBAL_BATCH
-    if times == 1 or settings.name not in RULES:
+@dataclass(frozen=True)
+class Anchor:
+    """A learning rate and the batch that it is right for, as far as that is known."""
+
+    batch: int
+    lr: float
+    known: bool = False
+
+
+def anchor_of(question: Question, critical: CriticalBatch | None, batch: int) -> Anchor:
+    """From the search of stored runs with this optimizer, else the given rate for the given batch, else a usual one."""
+    settings = question.base.optimizer
+    searched = critical.searched if critical is not None else None
+    alike = searched is not None and searched.optimizer.model_copy(update={"lr": settings.lr}) == settings
+    if searched is not None and alike and "lr" not in question.optimizer:
+        return Anchor(*searched.nearest_rate(batch), known=True)
+    if "lr" in question.optimizer and len(question.global_batches) == 1 and not question.local_batches:
+        return Anchor(question.global_batches[0], settings.lr)
+    return Anchor(DEFAULT_GLOBAL_BATCH, settings.lr)
+
+
+def scaled(settings: Optimizer, batch: int, steps_per_epoch: int, epochs: int, anchor: Anchor) -> Optimizer:
+    """The optimizer for a batch, where its rate is known for another; warmed up where the batch is larger."""
+    times = batch / anchor.batch
+    if settings.name not in RULES or (times == 1 and anchor.lr == settings.lr):
         return settings
     factor = times if RULES[settings.name] == "linear" else sqrt(times)
-    changes: dict[str, float | int] = {"lr": float(f"{settings.lr * factor:.6g}")}
+    changes: dict[str, float | int] = {"lr": float(f"{anchor.lr * factor:.6g}")}
     if times > 1 and not settings.warmup_steps:
-        share = min(WARM_UP_EPOCHS * steps_per_epoch, int(WARM_UP_SHARE * steps_per_epoch * epochs))
-        changes["warmup_steps"] = max(1, share)
+        total = steps_per_epoch * epochs
+        share = min(WARM_UP_EPOCHS * steps_per_epoch, int(WARM_UP_SHARE * total))
+        changes["warmup_steps"] = max(1, share, min(LEAST_WARM_UP_STEPS, total // 2))
     return settings.model_copy(update=changes)
 
 
-def learning_rate_sentence(settings: Optimizer, batch: int) -> str | None:
-    """The rule for a batch in words; None where the batch is the usual one or no rule is known."""
-    after = scaled(settings, batch, 1, 1)
+def learning_rate_sentence(settings: Optimizer, batch: int, anchor: Anchor) -> str | None:
+    """The rule for a batch in words; None where it changes nothing or no rule is known."""
+    after = scaled(settings, batch, 1, 1, anchor)
     if after == settings:
         return None
+    if anchor.batch == batch:
+        return f"Learning rate: {after.lr:g}, which took stored runs of batch {batch:,} to the target in fewest steps."
     rule = RULES[settings.name]
     warm_up = f", warmed up over the first steps (at most {WARM_UP_EPOCHS} epochs)" if after.warmup_steps else ""
+    known = (
+        f"as {anchor.lr:g} took stored runs of batch {anchor.batch:,} to their target in the fewest steps"
+        if anchor.known
+        else f"if {anchor.lr:g} is right for a batch of {anchor.batch:,}"
+    )
     return (
-        f"Learning rate: {after.lr:g}{warm_up}, if {settings.lr:g} is right for a batch of {DEFAULT_GLOBAL_BATCH}: "
-        f"{settings.name} follows the batch by the {rule} rule. Look at the loss of the first epoch before trusting it."
+        f"Learning rate: {after.lr:g}{warm_up}, {known}: {settings.name} follows the batch by the {rule} rule. Look at "
+        f"the loss of the first epoch before trusting it."
     )

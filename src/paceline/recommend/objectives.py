@@ -1,7 +1,7 @@
 """What "best" may mean: each objective as a number of a prediction, with its direction."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from paceline.catalogue import choose
@@ -24,6 +24,7 @@ class Metric:
 
 THROUGHPUT = Metric("samples_per_second", "samples/s", "1/s", "higher")
 EPOCH_TIME = Metric("epoch_seconds", "epoch time", "s", "lower")
+PROGRESS_TIME = Metric("progress_seconds", "time per epoch of progress", "s", "lower")
 PEAK_MEMORY = Metric("peak_memory_bytes", "peak memory per worker", "B", "lower")
 ENERGY = Metric("joules_per_epoch", "energy per epoch", "J", "lower")
 COST = Metric("cost_per_epoch", "cost per epoch", "money", "lower")
@@ -46,6 +47,14 @@ class Objective:
     def worse_by(self, value: float, best: float) -> float:
         """How much worse a value is than the best: 0.1 where it takes a tenth more time, energy, money or memory."""
         return best / value - 1 if self.metric.better == "higher" else value / best - 1
+
+
+def counting_samples(goal: Objective) -> Objective:
+    """Time to accuracy where the samples that a batch needs more are counted: an epoch is one of tiny batches."""
+    return replace(
+        goal, metric=PROGRESS_TIME, text=lambda value: f"{format_seconds(value)} per epoch of progress",
+        about="least time until the model is good enough; an epoch of progress is what one of tiny batches brings",
+    )  # fmt: skip
 
 
 def _cost(prediction: Prediction) -> Estimate:

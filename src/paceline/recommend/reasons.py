@@ -15,7 +15,7 @@ from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
-from paceline.recommend.learning_rate import learning_rate_sentence
+from paceline.recommend.learning_rate import anchor_of, learning_rate_sentence
 from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
@@ -185,15 +185,23 @@ def _samples_needed(answer: Answer, pick: Candidate) -> Iterator[str]:
     """For time to accuracy: how many samples the batch needs and by what that is known, and its learning rate."""
     if answer.objective.name != "time-to-accuracy":
         return
-    batch = pick.spec.samples_per_step
-    if answer.critical_batch is not None:
-        more, least, most = answer.critical_batch.more_samples(batch)
+    batch, critical = pick.spec.samples_per_step, answer.critical_batch
+    if critical is not None:
+        more, least, most = critical.more_samples(batch)
         between = f" ({least:.2g} to {most:.2g})" if least != most else ""
         yield (
             f"A batch of {batch:,} needs {more:.2g} times{between} the least samples, which is counted in: the "
-            f"critical batch is {answer.critical_batch.text}."
+            f"critical batch is {critical.text}."
         )
-    if (rule := learning_rate_sentence(pick.spec.optimizer, batch)) is not None:
+        if critical.searched is not None:
+            steps = critical.searched.least_steps * (1 + critical.value / batch)
+            seconds = steps * pick.prediction.parts.step
+            yield (
+                f"With this batch such runs take about {steps:,.0f} steps to {critical.searched.target}: "
+                f"{format_seconds(seconds)} at this pace, if the optimizer and its rate are as good as theirs."
+            )
+    anchor = anchor_of(answer.question, critical, batch)
+    if (rule := learning_rate_sentence(pick.spec.optimizer, batch, anchor)) is not None:
         yield rule
 
 

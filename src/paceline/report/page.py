@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
+from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
 from paceline.analysis.batches.regimes import batch_searches, describe_search
 from paceline.analysis.explanation import progress
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
@@ -58,7 +59,10 @@ def render(records: Sequence[Record]) -> str:
         script=(folder / "page.js").read_text(),
         library=library() if drawn else "",
         answer=answer(rows),
-        batches=[(search.title, describe_search(search)) for search in batch_searches(rows)],
+        batches=[
+            *(("Which batch", search.title, describe_search(search)) for search in batch_searches(rows)),
+            *(("Without waiting", found.title, describe_asynchrony(found)) for found in asynchronous_searches(rows)),
+        ],
         progress=[sentence for row in rows for sentence in progress(row)],
         without_result=unmeasured_in_settings(rows),
         table=ranking(rows),

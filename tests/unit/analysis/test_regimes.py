@@ -44,6 +44,25 @@ def test_known_regimes_are_within_the_interval_of_noisy_curves(least: float, cri
     assert regimes.perfect_up_to.low == pytest.approx(found.low / 8)
 
 
+@pytest.mark.parametrize(
+    ("batches", "seeds"), [(BATCHES[::2][:4], 1), (BATCHES[::2], 2), (BATCHES, 3)], ids=["tiny", "small", "full"]
+)
+def test_nine_of_ten_intervals_hold_the_critical_batch(batches: list[float], seeds: int) -> None:
+    """Also where the seeds of a batch share an error, as from the learning rate that was chosen for it."""
+    random, held, trials = np.random.default_rng(7), 0, 200
+    for _ in range(trials):
+        points = []
+        for batch in batches:
+            shared = random.normal(0, 0.1)
+            points += [
+                (batch, 50 * (1 + 100 / batch) * float(np.exp(shared + random.normal(0, 0.1)))) for _ in range(seeds)
+            ]
+        regimes = fit_regimes(points)
+        assert regimes is not None
+        held += (regimes.critical_batch.low or 0) <= 100 <= (regimes.critical_batch.high or np.inf)
+    assert 0.84 < held / trials < 0.96
+
+
 def test_intervals_of_noisier_curves_are_wider() -> None:
     widths = []
     for noise in (0.02, 0.2):

@@ -36,6 +36,19 @@ def test_a_known_noise_scale_is_found_from_gradients_over_two_batches(small: int
     assert high / low < 1.5
 
 
+@pytest.mark.parametrize("steps", [12, 39, 200])
+@pytest.mark.parametrize("known", [50, 500, 5000])
+def test_nine_of_ten_intervals_hold_a_known_noise_scale(steps: int, known: int) -> None:
+    """Where the noise is too large for so few steps, most of them have no upper end."""
+    random, held, trials = np.random.default_rng(known + steps), 0, 200
+    for _ in range(trials):
+        parts = 1 / np.sqrt(known) + random.normal(0, 1 / np.sqrt(64), (steps, 2, PARAMETERS))
+        small, big = np.square(parts).sum(axis=2).mean(axis=1), np.square(parts.mean(axis=1)).sum(axis=1)
+        low, high = noise_interval(64, 128, small.tolist(), big.tolist())
+        held += (low or 0) <= known <= (np.inf if high is None else high)
+    assert 0.84 < held / trials < 0.97
+
+
 def test_a_gradient_that_is_lost_in_its_noise_has_no_noise_scale_and_no_upper_end() -> None:
     small_squares, big_squares = squares(np.zeros(PARAMETERS), 4.0, 8, 16)
     low, high = noise_interval(8, 16, small_squares.tolist()[:60], big_squares.tolist()[:60])

@@ -80,7 +80,8 @@ def _looks(spec: RunSpec, step: float) -> dict[str, object]:
     """A target that is reached after the steps of a curve with critical batch 100, soonest at a rate of 0.05."""
     if not spec.has_target:
         return {"steady_step_seconds": step}
-    reached = round(40 * (1 + 100 / spec.samples_per_step) * (1 + abs(math.log2(spec.optimizer.lr / 0.05)) / 4))
+    rate = float(spec.knobs.get("lr", spec.optimizer.lr))
+    reached = round(40 * (1 + 100 / spec.samples_per_step) * (1 + abs(math.log2(rate / 0.05)) / 4))
     looks = (Look(step=1, test_accuracy=0.1), Look(step=reached, test_accuracy=0.99))
     return {"steady_step_seconds": step, "looks": looks if reached <= (spec.steps or 0) else looks[:1]}
 
@@ -113,8 +114,10 @@ def _rank(place: int, spec: RunSpec) -> Rank:
         baseline_bytes=150_000_000, steady_bytes=190_000_000, peak_bytes=205_000_000 + 5_000_000 * place,
         final_bytes=190_000_000,
     )  # fmt: skip
+    stale = spec.knobs.get("n_fetch", 1) if spec.strategy == "torch-downpour" else None
+    counted = {} if stale is None else {"staleness": {"updates": 9, "mean": stale, "max": stale, "histogram": []}}
     return Rank(rank=place, role="worker", cores=(place,), cpu_seconds=1.0, peak_memory_bytes=400_000_000,
-                memory=memory, details={"held_bytes": held})  # fmt: skip
+                memory=memory, details={"held_bytes": held, **counted})  # fmt: skip
 
 
 def _breakdown(place: int, spec: RunSpec, step: float) -> RankBreakdown:

@@ -31,7 +31,8 @@ WHAT_APPLIES = {
     # Most of its runs have one epoch, and are of different lengths.
     "batch-regimes": (ALWAYS | BY_BATCH | {"batch-regimes", "time-to-target", "noise-scale", "learning"})
     - {"first-epoch", "batch-size"},
-    # All its runs have as many workers.
+    # All their runs have as many workers.
+    "asynchrony": {"ranking", "energy", "memory", "losses", "asynchrony"},
     "elastic": {"ranking", "energy", "memory", "losses", "membership"},
 }
 

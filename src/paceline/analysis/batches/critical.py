@@ -2,14 +2,36 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 
-from paceline.analysis.batches.regimes import batch_searches
+from paceline.analysis.batches.regimes import BatchSearch, batch_searches
+from paceline.analysis.labels import data_name
 from paceline.analysis.rows import Row
+from paceline.recipe import Optimizer
 from paceline.spec import RunSpec
 from paceline.units import format_count
 
 # What a training must share for its critical batch to be another's.
 ALIKE = ("workload", "model", "options")
+# Batches that are worth asking about, in doublings of the critical one; and the smallest of them.
+DOUBLINGS_AROUND = (-2, -1, 0, 1, 2)
+LEAST_BATCH = 8
+
+
+@dataclass(frozen=True)
+class SearchedSteps:
+    """What a search for a target came to: its fewest steps, and the best learning rate of each batch."""
+
+    target: str
+    data: str
+    optimizer: Optimizer
+    least_steps: float
+    # Batches with the learning rates that took them to the target in the fewest steps.
+    rates: tuple[tuple[int, float], ...]
+
+    def nearest_rate(self, batch: int) -> tuple[int, float]:
+        """The batch that was searched nearest to this one, with its best learning rate."""
+        return min(self.rates, key=lambda known: abs(log2(known[0] / batch)))
 
 
 @dataclass(frozen=True)
@@ -20,12 +42,20 @@ class CriticalBatch:
     low: float | None = None
     high: float | None = None
     source: str = "as --critical-batch says"
+    # Where a search for a target tells it.
+    searched: SearchedSteps | None = None
 
     def more_samples(self, batch: float) -> tuple[float, float, float]:
         """How many times the least samples a batch needs, and the ends of that."""
         ends = self.value, self.high or self.value, self.low or self.value
         value, least, most = (1 + batch / critical for critical in ends)
         return value, least, most
+
+    @property
+    def batches_around(self) -> tuple[int, ...]:
+        """Powers of two from well below it to well above."""
+        middle = round(log2(self.value))
+        return tuple(sorted({max(LEAST_BATCH, 2 ** max(0, middle + away)) for away in DOUBLINGS_AROUND}))
 
     @property
     def text(self) -> str:
@@ -38,16 +68,36 @@ class CriticalBatch:
 def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | None:
     """That of the run's training; a search for a target counts before a noise scale. None where nothing is known."""
     alike = [row for row in rows if all(getattr(row.spec, name) == getattr(spec, name) for name in ALIKE)]
-    for search in batch_searches(alike):
-        if search.regimes is not None:
-            source = f"from {format_count(len(search.rows), 'stored run')} that looked for {search.target}"
-            fitted = search.regimes.critical_batch
-            return CriticalBatch(fitted.value, fitted.low, fitted.high, source)
-    measured = [row for row in alike if row.noise and row.noise[-1].scale is not None]
+    searches = [search for search in batch_searches(alike) if search.regimes is not None]
+    if searches:
+        return _of_search(spec, max(searches, key=lambda search: (*_likeness(spec, search.rows[0].spec),
+                                                                  len(search.outcomes))))  # fmt: skip
+    measured = [row for row in alike if any(noise.scale is not None for noise in row.noise)]
     if not measured:
         return None
-    longest = max(measured, key=lambda row: sum(noise.steps for noise in row.noise))
-    noise = next(noise for noise in reversed(longest.noise) if noise.scale is not None)
-    where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {len(longest.noise)}"
+    longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for noise in row.noise)))
+    epoch, noise = max((number, noise) for number, noise in enumerate(longest.noise, 1) if noise.scale is not None)
+    where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {epoch}{_unlike(spec, longest.spec)}"
     assert noise.scale is not None
     return CriticalBatch(noise.scale, noise.low, noise.high, f"the noise scale of gradients in a stored run ({where})")
+
+
+def _of_search(spec: RunSpec, search: BatchSearch) -> CriticalBatch:
+    assert search.regimes is not None
+    fitted, run = search.regimes.critical_batch, search.rows[0].spec
+    rates = tuple((outcome.batch, outcome.lr) for outcome in search.outcomes)
+    source = f"from {format_count(len(search.rows), 'stored run')} that looked for {search.target}{_unlike(spec, run)}"
+    searched = SearchedSteps(search.target, data_name(run), run.optimizer, search.regimes.least_steps, rates)
+    return CriticalBatch(fitted.value, fitted.low, fitted.high, source, searched)
+
+
+def _likeness(spec: RunSpec, other: RunSpec) -> tuple[bool, bool]:
+    """How far the other run is like the one that is asked about: what is equal counts more than how much is known."""
+    return spec.dataset == other.dataset, spec.optimizer.name == other.optimizer.name
+
+
+def _unlike(spec: RunSpec, other: RunSpec) -> str:
+    """In what the other run is unlike the one that is asked about, where that may move its critical batch."""
+    data = f" on {data_name(other)}" if spec.dataset != other.dataset else ""
+    optimizer = f" with {other.optimizer.name}" if spec.optimizer.name != other.optimizer.name else ""
+    return data + optimizer

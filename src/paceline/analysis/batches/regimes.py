@@ -4,10 +4,11 @@ Shallue et al., "Measuring the Effects of Data Parallelism on Neural Network Tra
 curve is that of McCandlish et al., 2018: steps = least steps x (1 + critical batch / batch).
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,10 @@ LITTLE_PART = (1 - LITTLE_GAIN / 2) / (LITTLE_GAIN - 1)
 # A critical batch this far beyond what was tried cannot be told from any other.
 FARTHEST, GRID = 30.0, 1500
 LEAST_BATCHES = 3
-RESAMPLES, COVERED = 400, 0.9
+# Of the curve, and the share of intervals that hold the true number.
+FITTED, COVERED = 2, 0.9
+# Steps are known to a twentieth, the most between two looks; this is the variance of their logarithms from that alone.
+LEAST_VARIANCE = 0.05**2 / 12
 
 
 @dataclass(frozen=True)
@@ -63,39 +67,35 @@ class Regimes:
 
 
 def fit_regimes(points: Sequence[tuple[float, float]]) -> Regimes | None:
-    """The curve through (batch, steps to target); None for fewer than three batches."""
-    if len({batch for batch, _ in points}) < LEAST_BATCHES:
+    """The curve through (batch, steps to target), by least squares of logarithms; None for fewer than three batches.
+
+    Seeds of a batch share its learning rate and what the curve leaves out, so batches are what is independent: each
+    counts as the mean of its seeds. The interval has all critical batches whose squared error is not much larger than
+    the least, by Fisher's F with as many degrees of freedom as there are batches beyond the two fitted numbers.
+    """
+    from scipy.special import fdtri
+
+    logs_by_batch: dict[float, list[float]] = defaultdict(list)
+    for batch, steps in points:
+        logs_by_batch[batch].append(math.log(steps))
+    if len(logs_by_batch) < LEAST_BATCHES:
         return None
-    batches, steps = np.array(points, float).T
-    limits = float(min(batches)) / FARTHEST, float(max(batches)) * FARTHEST
-    grid = np.geomspace(*limits, GRID)
+    batches = np.array(sorted(logs_by_batch))
+    logs = np.array([mean(logs_by_batch[batch]) for batch in batches])
+    grid = np.geomspace(batches[0] / FARTHEST, batches[-1] * FARTHEST, GRID)
     shapes = np.log1p(grid[:, None] / batches)
-    logs = np.log(steps)
-    best, least = _fitted(shapes, logs)
-    fitted = least + shapes[best]
-    # Residuals of so few points are too small by what the two fitted numbers took of them.
-    residuals = (logs - fitted) * np.sqrt(len(logs) / max(1, len(logs) - 2))
-    random = np.random.default_rng(0)
-    again = [
-        _fitted(shapes, fitted + random.choice(residuals - residuals.mean(), len(residuals)))[0]
-        for _ in range(RESAMPLES)
-    ]
-    outside = (1 - COVERED) / 2
-    low, high = (int(place) for place in np.quantile(again, (outside, 1 - outside), method="nearest"))
+    offsets = (logs - shapes).mean(axis=1)
+    errors = np.square(logs - shapes - offsets[:, None]).sum(axis=1)
+    best, freedom = int(errors.argmin()), len(batches) - FITTED
+    variance = max(float(errors[best]) / freedom, LEAST_VARIANCE)
+    inside = np.flatnonzero(errors <= errors[best] + variance * float(fdtri(1, freedom, COVERED)))
+    low, high = int(inside[0]), int(inside[-1])
     return Regimes(
-        float(np.exp(least)),
+        float(np.exp(offsets[best])),
         Interval(
             float(grid[best]), float(grid[low]) if low > 0 else None, float(grid[high]) if high < GRID - 1 else None
         ),
     )
-
-
-def _fitted(shapes: np.ndarray, logs: np.ndarray) -> tuple[int, float]:
-    """The place on the grid of critical batches, and the logarithm of the least steps, with the least squared error."""
-    offsets = (logs - shapes).mean(axis=1)
-    errors = np.square(logs - shapes - offsets[:, None]).sum(axis=1)
-    best = int(errors.argmin())
-    return best, float(offsets[best])
 
 
 @dataclass(frozen=True)

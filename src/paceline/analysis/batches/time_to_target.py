@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.analysis.batches.regimes import BatchSearch
+from paceline.analysis.convergence import is_synchronous
 from paceline.analysis.rows import Row
 
 # Worker counts that no run had go on to where a batch is this many times the one from which on doubling hardly helps.
@@ -72,4 +73,5 @@ def _is_alike(row: Row, other: Row) -> bool:
     def fields(chosen: Row) -> list[Any]:
         return [getattr(chosen.spec, name) for name in ALIKE]
 
-    return row.measured and fields(row) == fields(other)
+    # The fitted steps are those of workers that stay together.
+    return row.measured and is_synchronous(row.spec) and fields(row) == fields(other)

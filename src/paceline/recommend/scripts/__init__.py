@@ -101,7 +101,8 @@ def _check_optimizer(spec: RunSpec) -> None:
     if settings.name == "lbfgs" or (settings.name == "adamw" and not in_torch):
         usual = "adam, adamw, sgd or adagrad" if in_torch else "adam, sgd or adagrad, or a PyTorch strategy"
         raise SpecError(f"a script cannot be written for optimizer {settings.name}; use {usual}")
-    left_out = [name for name in settings.recipe if name not in ("weight_decay", *SCHEDULE_FIELDS * in_torch)]
+    settable = ("weight_decay", "warmup_steps", *SCHEDULE_FIELDS * in_torch)
+    left_out = [name for name in settings.recipe if name not in settable]
     if left_out:
         raise SpecError(
             f"the script for {spec.strategy} cannot set optimizer.{left_out[0]}; leave it out"

@@ -29,6 +29,7 @@ def jax_values(source: Source) -> Mapping[str, Any]:
         "forward": forward_text(layers, shape) if layers else [],
         "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.user_functions else [],
         "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
+        "warm_up": spec.optimizer.warmup_steps if "optimizer" not in source.user_functions else 0,
         "matmul_precision": MATMUL_PRECISIONS[spec.precision],
         "is_bf16": spec.precision == "bf16",
         "channels_at_end": True,
@@ -48,6 +49,8 @@ def optimizer_settings(settings: Optimizer) -> Iterator[str]:
         yield f"MOMENTUM = {settings.momentum!r}"
     if settings.weight_decay:
         yield f"WEIGHT_DECAY = {settings.weight_decay!r}"
+    if settings.warmup_steps:
+        yield f"WARM_UP_STEPS = {settings.warmup_steps}"
 
 
 def layer_names(layers: Layers) -> list[str]:

@@ -24,6 +24,7 @@ def keras_values(source: Source) -> Mapping[str, Any]:
         "is_global": False,
         "is_bf16": spec.precision == "bf16",
         "is_compiled": spec.execution == "compiled",
+        "warm_up": spec.optimizer.warmup_steps if "optimizer" not in source.user_functions else 0,
         "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
     }
 
@@ -78,7 +79,7 @@ def optimizer_text(settings: Optimizer) -> str:
 
     Adam and Adagrad are subclasses in which epsilon means what it means in PyTorch; decay is added to the gradients.
     """
-    options = [f"learning_rate={settings.lr!r}"]
+    options = ["learning_rate=WarmUp()" if settings.warmup_steps else f"learning_rate={settings.lr!r}"]
     if settings.name == "adam":
         options += [f"beta_1={settings.betas[0]!r}", f"beta_2={settings.betas[1]!r}"]
     elif settings.name == "adagrad":

@@ -81,15 +81,17 @@ class MeasuresNoise(TorchJob):
 
 
 def squared_norm(module: torch.nn.Module) -> Tensor:
-    """The squared norm of all gradients together."""
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    """The squared norm of all gradients together, of those in two bytes as well in single precision."""
+    gradients = [parameter.grad.float() for parameter in module.parameters() if parameter.grad is not None]
     return torch.stack(torch._foreach_norm(gradients)).square().sum()
 
 
 def average_and_measure(meter: NoiseMeter, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Averages a bucket over all workers, as DDP does by itself, and notes the norm of this worker's share of it."""
     gradients = bucket.buffer()
-    meter.add_part(torch.dot(gradients, gradients))
+    # Of gradients in two bytes, the difference of two squares would be lost in rounding.
+    exact = gradients.float()
+    meter.add_part(torch.dot(exact, exact))
     gradients.div_(dist.get_world_size())
     future = dist.all_reduce(gradients, async_op=True).get_future()
     return future.then(lambda done: done.value()[0])

@@ -125,6 +125,6 @@ STRATEGY = Strategy(
     ),
     # A worker clips its own gradients: there are no others in an update.
     needs=replace(declared.NEEDS, heeds=declared.SERVED_STEP_FIELDS, roles=roles, check=check, membership="members"),
-    traits=Traits(calibrated_like=("torch-ps-sync",)),
+    traits=Traits(calibrated_like=("torch-ps-sync",), rate_knob="lr"),
     testing=Testing(must_reach_loss=0.8),
 )

@@ -53,6 +53,11 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     return Footprint((worker,))
 
 
+def staleness(spec: RunSpec) -> float:
+    """Between two averagings a worker misses 0, 1, 2 and so on steps of each other; their mean."""
+    return (int(STRATEGY.knob_values(spec)["every"]) - 1) / 2 * (spec.workers - 1)
+
+
 def open_job(context: Context) -> Job:
     """The plain loop, with averaging after the update."""
     from paceline.frameworks.torch.group import join_group
@@ -97,6 +102,7 @@ STRATEGY = Strategy(
     traits=Traits(
         saved_by="all",
         calibrated_like=("torch-ddp", "torch-zero", "torch-fsdp"),
+        staleness=staleness,
         independent_with={"every": NEVER, "warmup_steps": 0},
     ),
     testing=Testing(must_reach_loss=0.6),
