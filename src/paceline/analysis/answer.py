@@ -10,7 +10,7 @@ from paceline.analysis.labels import group_by_setting, series_name, shorten_titl
 from paceline.analysis.links import fastest_over_each, links_of, over_link, where_each_pays
 from paceline.analysis.rows import Row
 from paceline.analysis.verdicts.certainty import LEAST_RUNS, Certainty
-from paceline.analysis.verdicts.judge import Verdict, judge_rows
+from paceline.analysis.verdicts.judge import Verdict, judge, judge_rows
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 
@@ -104,7 +104,8 @@ def _over_settings(rows: Sequence[Row]) -> str:
         parts.append(f"{judged[0][1].spec.strategy} alone was measured, in {count} settings")
     elif wins:
         name, times = wins.most_common(1)[0]
-        parts.append(f"{name} is the fastest in {times} of {count} settings")
+        won = [verdict for (verdict, _), names in zip(judged, winners, strict=True) if names == {name}]
+        parts.append(f"{name} is the fastest in {times} of {count} settings{_strengths(name, won)}")
     parts += [
         f"{_of_all(number, count)} {word}"
         for number, word in (
@@ -117,6 +118,29 @@ def _over_settings(rows: Sequence[Row]) -> str:
     sentence = "; ".join(parts)
     # A strategy's name keeps its small letter.
     return f"{sentence.replace('all', 'All', 1) if sentence.startswith('all ') else sentence}."
+
+
+def _strengths(name: str, won: Sequence[Verdict]) -> str:
+    """In how many settings it is how sure that a strategy is ahead of all others; empty where there are none."""
+    leads = Counter[Certainty]()
+    for verdict in won:
+        rivals = [contender for contender in verdict.contenders if contender.name.partition(" ")[0] != name]
+        if rivals:
+            leads[judge([verdict.best, *rivals]).certainty] += 1
+    if len(leads) == 1:
+        (only,) = leads
+        return f", {_IN_WORDS[only]}"
+    return (
+        f" ({', '.join(f'{_IN_WORDS[lead]} in {leads[lead]}' for lead in _IN_WORDS if leads[lead])})" if leads else ""
+    )
+
+
+_IN_WORDS = {
+    Certainty.SURE: "surely",
+    Certainty.LIKELY: "likely",
+    Certainty.TIE: "tied",
+    Certainty.UNKNOWN: "not surely",
+}
 
 
 def _of_all(number: int, count: int) -> str:

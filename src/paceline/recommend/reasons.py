@@ -126,17 +126,16 @@ def _how_sure(answer: Answer) -> Iterator[str]:
     ]  # fmt: skip
     if len(contenders) < 2:
         return
-    verdict, picked = (
-        judge(contenders),
-        next((place for place, candidate in enumerate(run) if candidate is answer.pick), 0),
-    )
+    verdict = judge(contenders)
+    picked = next(place for place, candidate in enumerate(run) if candidate is answer.pick)
     if verdict.certainty in (Certainty.UNKNOWN, Certainty.TIE) or verdict.best is contenders[picked]:
         yield f"How sure: {verdict.how_sure}."
     else:
         ahead = format_percent(verdict.best.median / contenders[picked].median - 1)
+        runs = format_count(verdict.fewest_runs, "run")
         yield (
-            f"How sure: {verdict.word}, {verdict.best.name} is {ahead} ahead of it in {format_count(verdict.fewest_runs, 'run')}, too "
-            f"little to give up what is simpler."
+            f"How sure: {verdict.word}, {verdict.best.name} is {ahead} ahead of it in {runs}, too little to give up "
+            f"what is simpler."
         )
 
 

@@ -131,7 +131,12 @@ def test_wins_of_a_strategy_are_counted_over_settings(make_record):
         for strategy, rate in (("torch-ddp", ddp), ("tf-mirrored", 1000.0)):
             runs = (rate, rate * 1.02, rate * 1.04)
             records += rates(make_record, *runs, strategy=strategy, global_batch=batch)
-    assert answer(summarise(records)).sentences == ("torch-ddp is the fastest in 2 of 3 settings; 1 of 3 is a tie.",)
+    words = "torch-ddp is the fastest in 2 of 3 settings, likely; 1 of 3 is a tie."
+    assert answer(summarise(records)).sentences == (words,)
+    for rate, strategy in ((3000.0, "torch-ddp"), (1.0, "tf-mirrored")):
+        records.append(make_record(rate, strategy=strategy, global_batch=800))
+    words = "torch-ddp is the fastest in 3 of 4 settings (likely in 2, not surely in 1); 1 of 4 is a tie"
+    assert answer(summarise(records)).sentences == (f"{words}; 1 of 4 has too few runs to be sure.",)
 
 
 def test_one_setting_has_no_table_of_settings(make_record):

@@ -117,9 +117,20 @@ def judge(contenders: Sequence[Contender]) -> Verdict:
 def judge_rows(rows: Sequence[Row], unnamed: Container[str] = ()) -> tuple[Verdict, Row]:
     """The verdict over the measured rows of a setting, and the row of the best; names leave out `unnamed` fields."""
     varying = [name for name in varying_fields(rows) if name not in unnamed]
-    contenders = [
+    contenders = _contenders(rows, varying)
+    verdict = judge(contenders)
+    return verdict, rows[contenders.index(verdict.best)]
+
+
+def first_keys(rows: Sequence[Row]) -> set[str]:
+    """The keys of the measured rows of a setting that are the best, or that chance could make as good."""
+    contenders = _contenders(rows, varying_fields(rows))
+    firsts = {id(contender) for contender in judge(contenders).first}
+    return {row.key for row, contender in zip(rows, contenders, strict=True) if id(contender) in firsts}
+
+
+def _contenders(rows: Sequence[Row], varying: Sequence[str]) -> list[Contender]:
+    return [
         Contender(f"{series_name(row, varying)} x{row.spec.workers}", row.spec.workers, row.samples_per_second_of_runs)
         for row in rows
     ]
-    verdict = judge(contenders)
-    return verdict, rows[contenders.index(verdict.best)]
