@@ -177,6 +177,11 @@ class ScriptFile(UserFile):
         path = user_path(text, "script")
         if not is_file(path):
             raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
+        try:
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            raise SpecError(f"{path.name} is no Python that could run: {error.args[0]}{where}; mend it first") from None
         return cls(path=path, arguments=tuple(arguments), digest=identity(path, KEY_LENGTH))
 
     @property

@@ -156,12 +156,15 @@ def test_scripts_of_other_frameworks_are_run_without_a_breakdown(tool: Tool) -> 
         ("print('nothing')", "no step was seen in bad.py"),
         ("raise KeyError('lost')", "rank 0 (worker): KeyError: 'lost'"),
         ("raise SystemExit(3)", "bad.py ended with exit code 3"),
+        ("import os; os._exit(0)", "exit code 0 and no result; its steps are read when it returns"),
     ],
 )
 def test_a_script_that_fails_is_a_failed_run_with_a_reason(tool: Tool, text: str, reason: str) -> None:
     assert tool("run", tool.write("bad.py", text)).code == 1
     (record,) = tool.records()
     assert reason in str(record.reason)
+    assert "paceline" not in record.log_tail, "the script's own lines alone"
+    assert ("KeyError: 'lost'" in record.log_tail) == ("KeyError" in text)
 
 
 def test_what_the_script_decides_is_refused(tool: Tool) -> None:
@@ -173,4 +176,6 @@ def test_what_the_script_decides_is_refused(tool: Tool) -> None:
         ended = tool("run", script, *words)
         assert ended.code == 2 and complaint in " ".join(ended.said.split())
     assert "there is no script" in tool("run", "absent.py").said
+    broken = tool("run", tool.write("broken.py", "\ndef train(:\n"))
+    assert broken.code == 2 and "broken.py is no Python that could run: invalid syntax in line 2" in broken.said
     assert "arguments of a script" in " ".join(tool("run", "quick", "--", "--lr").said.split())

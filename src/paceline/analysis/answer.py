@@ -10,7 +10,7 @@ from paceline.analysis.labels import group_by_setting, series_name, shorten_titl
 from paceline.analysis.links import fastest_over_each, links_of, over_link, where_each_pays
 from paceline.analysis.rows import Row
 from paceline.analysis.verdicts.certainty import LEAST_RUNS, Certainty
-from paceline.analysis.verdicts.judge import Verdict, judge_rows
+from paceline.analysis.verdicts.judge import Verdict, judge, judge_rows
 from paceline.breakdown import mean_parts
 from paceline.units import format_count, format_percent, format_rate, format_seconds
 
@@ -86,8 +86,7 @@ def _line(title: str, rows: Sequence[Row]) -> SettingVerdict:
     verdict, _ = judge_rows(rows, LINK.fields)
     ahead = "–" if verdict.next is None else f"{format_percent(verdict.ahead)} over {verdict.next.name}"
     runs = format_count(verdict.fewest_runs, "run")
-    sure = "not sure" if verdict.certainty is Certainty.UNKNOWN else str(verdict.certainty)
-    sure = f"{sure if len(rows) > 1 else 'nothing else'} ({runs})"
+    sure = f"{verdict.word if len(rows) > 1 else 'nothing else'} ({runs})"
     return SettingVerdict(title, " = ".join(verdict.names), ahead, sure)
 
 
@@ -98,19 +97,54 @@ def _over_settings(rows: Sequence[Row]) -> str:
     # Worker counts of one strategy may tie, and the strategy is still the fastest.
     winners = [{contender.name.partition(" ")[0] for contender in verdict.first} for verdict, _ in judged]
     wins = Counter(name for names in winners for name in names if len(names) == 1)
-    ties = sum(len(names) > 1 for names in winners)
+    undecided = [verdict.word for (verdict, _), names in zip(judged, winners, strict=True) if len(names) > 1]
     unknown = sum(verdict.certainty is Certainty.UNKNOWN for verdict, _ in judged)
     parts = []
     if len({row.spec.strategy for row in rows if row.measured}) == 1:
         parts.append(f"{judged[0][1].spec.strategy} alone was measured, in {count} settings")
     elif wins:
         name, times = wins.most_common(1)[0]
-        parts.append(f"{name} is the fastest in {times} of {count} settings")
-    if ties:
-        parts.append(f"All {count} settings are ties" if ties == count else f"{ties} of {count} are ties")
-    if unknown:
-        parts.append(f"{'all' if unknown == count else f'{unknown} of {count}'} have too few runs to be sure")
-    return f"{'; '.join(parts)}."
+        won = [verdict for (verdict, _), names in zip(judged, winners, strict=True) if names == {name}]
+        parts.append(f"{name} is the fastest in {times} of {count} settings{_strengths(name, won)}")
+    parts += [
+        f"{_of_all(number, count)} {word}"
+        for number, word in (
+            (undecided.count("tie"), "is a tie" if undecided.count("tie") == 1 else "are ties"),
+            (undecided.count("open"), "is open" if undecided.count("open") == 1 else "are open"),
+            (unknown, f"{'has' if unknown == 1 else 'have'} too few runs to be sure"),
+        )
+        if number
+    ]
+    sentence = "; ".join(parts)
+    # A strategy's name keeps its small letter.
+    return f"{sentence.replace('all', 'All', 1) if sentence.startswith('all ') else sentence}."
+
+
+def _strengths(name: str, won: Sequence[Verdict]) -> str:
+    """In how many settings it is how sure that a strategy is ahead of all others; empty where there are none."""
+    leads = Counter[Certainty]()
+    for verdict in won:
+        rivals = [contender for contender in verdict.contenders if contender.name.partition(" ")[0] != name]
+        if rivals:
+            leads[judge([verdict.best, *rivals]).certainty] += 1
+    if len(leads) == 1:
+        (only,) = leads
+        return f", {_IN_WORDS[only]}"
+    return (
+        f" ({', '.join(f'{_IN_WORDS[lead]} in {leads[lead]}' for lead in _IN_WORDS if leads[lead])})" if leads else ""
+    )
+
+
+_IN_WORDS = {
+    Certainty.SURE: "surely",
+    Certainty.LIKELY: "likely",
+    Certainty.TIE: "tied",
+    Certainty.UNKNOWN: "not surely",
+}
+
+
+def _of_all(number: int, count: int) -> str:
+    return f"all {count} settings" if number == count else f"{number} of {count}"
 
 
 def _over_links(rows: Sequence[Row]) -> str:
@@ -143,7 +177,11 @@ def _what(verdict: Verdict, best: Row, rows: Sequence[Row]) -> str:
     if verdict.certainty is Certainty.TIE:
         rates = [format_rate(contender.median) for contender in (verdict.best, verdict.first[-1])]
         *others, last = verdict.names
-        text = f"A tie: {', '.join(others)} and {last}, {' to '.join(dict.fromkeys(rates))} {counted}"
+        is_open = verdict.word == "open"
+        names = f"{', '.join(others)} {'or' if is_open else 'and'} {last}"
+        text = f"{'Open' if is_open else 'A tie'}: {names}, {' to '.join(dict.fromkeys(rates))} {counted}"
+        if is_open:
+            return text
         fewer = verdict.choice.workers < max(contender.workers for contender in verdict.first)
         return f"{text}; {verdict.choice.name} needs the fewest workers" if fewer else text
     text = f"{name} with {workers}, {format_rate(_rate(best))} {counted}{_gain(best)}"

@@ -35,7 +35,7 @@ def fastest_over_each(rows: Sequence[Row]) -> str:
     for link in links_of(rows):
         verdict, best = judge_rows(over_link(rows, link), LINK.fields)
         name = " or ".join(verdict.names) if best.spec.link or verdict.equals else "one worker"
-        name += " (a tie)" if verdict.certainty is Certainty.TIE else ""
+        name += f" ({'open' if verdict.word == 'open' else 'a tie'})" if verdict.certainty is Certainty.TIE else ""
         if not choices or choices[-1][0] != name:
             choices.append((name, []))
         choices[-1][1].append((link.text, best))

@@ -19,7 +19,12 @@ TEST_LOSS = Column(
 
 
 def quality_columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns for these rows. With a loss of the model's or the user's, and no metric, that is the test loss."""
+    """The columns for these rows. With a loss of the model's or the user's, and no metric, that is the test loss.
+
+    Of scripts there are none: what they learn is not told.
+    """
+    if all(row.spec.script is not None for row in rows):
+        return []
     names = dict.fromkeys(name for row in rows for name in row.test_metrics)
     if names:
         return [_metric(name) for name in names]

@@ -30,6 +30,7 @@ class OptimizerSteps:
         leads = not self._leader or number in (self._leader, self._last)
         self._last = number
         if not leads:
+            self._log.followed_steps += 1
             return
         self._leader = number
         self._log.optimizer_steps += 1

@@ -47,6 +47,8 @@ class StepLog:
     on_batch: OnBatch = lambda _start, _end: None
     # Optimizer steps, also those that begin an epoch and have no duration.
     optimizer_steps: int = 0
+    # Those of other optimizers in between, which are part of a step.
+    followed_steps: int = 0
 
     def begin_epoch(self, source: Source) -> None:
         """Notes that the steps which follow belong together; what lies before is in none of them."""

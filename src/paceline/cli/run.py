@@ -115,6 +115,8 @@ def exit_unless_all_well(outcome: Outcome) -> None:
         )
     if not outcome.has_results:
         errors().print(f"no run of {escape(outcome.plan.study)} gave a result; the reasons are above")
+    if outcome.failures:
+        errors().print("[dim]what failed runs printed: paceline show --logs[/]")
     if outcome.failures or outcome.stored_failures > 0 or not outcome.has_results:
         raise typer.Exit(EXIT_SOME_FAILED)
 

@@ -7,6 +7,7 @@ import altair
 from paceline.analysis.factors import settings_where
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
+from paceline.analysis.verdicts.judge import first_keys
 from paceline.figures.base import INK, OTHERS, PALETTE, Figure, Value, compose_chart, per_setting
 from paceline.figures.marks import (
     MOST_BARS,
@@ -28,7 +29,8 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     usable = _usable(rows)
     values = {title: _values(members) for title, members in usable.items()}
     drawing = per_setting(values, _panel)
-    how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling"]
+    how = [f"Median of repeats, {RANGE_NOTE}", "In brackets: times one worker, and share of ideal scaling",
+           "In colour: the fastest, and what chance could make as fast"]  # fmt: skip
     how += bar_notes((len(members) for members in usable.values()), "fastest")
     return compose_chart(
         drawing, [row for members in usable.values() for row in members], "Samples per second, last epoch", how
@@ -41,13 +43,14 @@ def _usable(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _values(rows: list[Row]) -> list[Value]:
-    varying = varying_fields(rows)
+    varying, firsts = varying_fields(rows), first_keys(rows)
     ranked = sorted(rows, key=lambda row: -(row.samples_per_second or 0.0))[:MOST_BARS]
     return [
         {
             "name": f"{series_name(row, varying)} x{row.spec.workers}", "rate": row.samples_per_second,
-            "low": row.samples_per_second_low, "high": row.samples_per_second_high, "place": place + 1,
-            "kind": OTHER if place else BEST, "machine": machine_state(row), "label": label(row), "runs": row.runs,
+            "low": row.samples_per_second_low, "high": row.samples_per_second_high,
+            "place": place + 1, "kind": BEST if row.key in firsts else OTHER, "machine": machine_state(row),
+            "label": label(row), "runs": row.runs,
         }
         for place, row in enumerate(ranked)
     ]  # fmt: skip

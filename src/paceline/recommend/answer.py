@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from paceline.analysis.batches.critical import CriticalBatch
-from paceline.analysis.verdicts.certainty import Certainty, certainty
+from paceline.analysis.verdicts.certainty import CLOSE, Certainty, certainty
 from paceline.predict.estimate import Estimate
 from paceline.predict.prediction import Prediction
 from paceline.predict.question import Question
@@ -18,8 +18,7 @@ from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
 from paceline.strategies import strategy
 
-# Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
-TIE = 0.05
+TIE = CLOSE
 # Synchronous strategies follow one loss curve for one global batch; what others lose, only runs can tell.
 UNSYNCHRONISED = "a step improves the model less than a step of one worker; how much less, only runs tell"
 # What a framework's compiler makes of a step, where it is not the framework's only way.

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from paceline.analysis.verdicts.certainty import Certainty
 from paceline.analysis.verdicts.judge import Contender, judge
 from paceline.costs.footprint import optimizer_bytes
 from paceline.costs.precision import parameter_width
@@ -123,8 +124,19 @@ def _how_sure(answer: Answer) -> Iterator[str]:
         )
         for candidate in run
     ]  # fmt: skip
-    if len(contenders) > 1:
-        yield f"How sure: {judge(contenders).how_sure}."
+    if len(contenders) < 2:
+        return
+    verdict = judge(contenders)
+    picked = next(place for place, candidate in enumerate(run) if candidate is answer.pick)
+    if verdict.certainty in (Certainty.UNKNOWN, Certainty.TIE) or verdict.best is contenders[picked]:
+        yield f"How sure: {verdict.how_sure}."
+    else:
+        ahead = format_percent(verdict.best.median / contenders[picked].median - 1)
+        runs = format_count(verdict.fewest_runs, "run")
+        yield (
+            f"How sure: {verdict.word}, {verdict.best.name} is {ahead} ahead of it in {runs}, too little to give up "
+            f"what is simpler."
+        )
 
 
 def _utilisation(prediction: Prediction) -> Iterator[str]:

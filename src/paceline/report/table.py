@@ -7,13 +7,14 @@ from paceline.analysis.cells import Cell, Column
 from paceline.analysis.labels import data_name, group_by_setting, series_name, varying_fields
 from paceline.analysis.quality import quality_columns
 from paceline.analysis.rows import Row
+from paceline.analysis.verdicts.judge import first_keys
 from paceline.link import link_rank
 from paceline.units import format_bytes, format_percent, format_rate, format_seconds
 
 
 @dataclass(frozen=True)
 class Table:
-    """Headings with their meanings, and lines; the best line of each setting is marked."""
+    """Headings with their meanings, and lines; the best of each setting is marked, and what is as good."""
 
     headings: list[tuple[str, str]]
     lines: list[tuple[bool, list[Cell]]]
@@ -88,12 +89,17 @@ def ranking(rows: Sequence[Row]) -> Table:
     columns = (*_NUMBERS[:QUALITY_PLACE], *quality_columns(measured), *_NUMBERS[QUALITY_PLACE:])
     numbers = [column for column in columns if any(column.value(row) is not None for row in measured)]
     crowded = "* oversubscribed: more processes than cores" if any(row.oversubscribed for row in measured) else ""
-    headings = [("#", "place in its setting"), ("strategy", ""), ("workers", crowded)]
+    headings = [
+        ("#", "place in its setting, the same for what chance could make the best"),
+        ("strategy", ""),
+        ("workers", crowded),
+    ]
     headings += [(name, "") for name, *_ in parts] + [(column.heading, column.meaning) for column in numbers]
     lines = []
     for group in group_by_setting(measured).values():
-        varying = varying_fields(group)
-        for place, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
+        varying, firsts = varying_fields(group), first_keys(group)
+        for number, row in enumerate(sorted(group, key=lambda row: -(row.samples_per_second or 0.0)), start=1):
+            place = 1 if row.key in firsts else number
             note = "*" if row.oversubscribed else ""
             cells = [
                 Cell(str(place), place),

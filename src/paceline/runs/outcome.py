@@ -29,7 +29,7 @@ from paceline.record import (
 from paceline.runs.loading import loading_findings, loading_of, waits_of
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
-from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings
+from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings, silent_end
 from paceline.runs.surroundings import Surroundings, machine_records
 from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
 from paceline.spans import Span
@@ -78,6 +78,8 @@ def make_record(
     status, reason, culprit = classify(ending, processes)
     if status is Status.OK and (unseen := missing_steps(run.spec, ending.results)) is not None:
         status, reason = Status.FAILED, unseen
+    if status is Status.FAILED and ending.codes[culprit] == 0 and ending.reports[culprit] is None:
+        reason = f"{reason}{silent_end(run.spec)}"
     measured = _measured_fields(run.spec, processes, ending.results, surroundings) if status is Status.OK else {}
     return Record(
         study=study, spec=run.spec, repeat=run.repeat, status=status, reason=reason,

@@ -37,7 +37,7 @@ from paceline.runs.measure import Reporter, serve, train, train_instrumented  # 
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.pauses.checkpoints import Saver  # noqa: E402
 from paceline.runs.pauses.looks import Looker  # noqa: E402
-from paceline.runs.scripts.process import run_script  # noqa: E402
+from paceline.runs.scripts.process import print_failure, run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
     ForkedWorker,
@@ -79,7 +79,10 @@ def main(start: WorkerStart) -> int:
         report = _run_part(chosen, Context(orders.spec, process, rendezvous), orders, start)
         code = CODE_OK
     except BaseException as error:
-        traceback.print_exc()
+        if orders.spec.script is None:
+            traceback.print_exc()
+        else:
+            print_failure(error, orders.spec.script)
         report = describe(error, chosen)
         code = CODE_FAILED
     start.folder.write_report(start.rank, report)

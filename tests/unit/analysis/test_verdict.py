@@ -74,6 +74,22 @@ def test_a_tie_is_called_one_in_the_headline_of_the_report_too(make_record):
     assert sure == "How sure: 3 runs of each do not tell them apart."
 
 
+def test_what_overlaps_and_is_far_apart_is_open_and_no_tie(make_record):
+    rows = summarise(rates(make_record, 1000.0, 1020.0, 990.0) + rates(make_record, 1300.0, 1320.0, 500.0, workers=2))
+    assert headline(rows) == (
+        "Open: fake x2 or x1, 1,300 to 1,000 samples/s; 3 runs of each differ too much to tell them apart."
+    )
+    more = [*rates(make_record, 100.0, global_batch=800), *rates(make_record, 90.0, global_batch=800, workers=2)]
+    records = rates(make_record, 1000.0, 1020.0, 990.0) + rates(make_record, 1300.0, 1320.0, 500.0, workers=2) + more
+    assert [line.how_sure for line in verdict_lines(summarise(records))] == ["open (3 runs)", "not sure (1 run)"]
+
+
+def test_it_is_said_whose_runs_are_too_few(make_record):
+    four = [1000.0, 1001.0, 1002.0, 1003.0]
+    rows = summarise(rates(make_record, *four) + rates(make_record, 1700.0, 1710.0, workers=2))
+    assert headline(rows).endswith("not sure, 2 runs of fake x2 cannot tell chance from effect.")
+
+
 def test_two_runs_of_each_are_never_sure(make_record):
     said = headline(summarise(rates(make_record, 1000.0, 1001.0) + rates(make_record, 1690.0, 1700.0, workers=2)))
     assert said.startswith("Fastest here: fake with 2 workers, 1,695 samples/s, 1.69 times one worker")
@@ -106,7 +122,7 @@ def test_several_settings_are_one_line_each_with_what_is_best_by_how_much_and_ho
     assert [line.how_sure for line in lines] == [
         "tie (3 runs)", "likely (3 runs)", "likely (3 runs)", "nothing else (1 run)",
     ]  # fmt: skip
-    assert answer(rows).sentences == ("fake alone was measured, in 4 settings; 1 of 4 have too few runs to be sure.",)
+    assert answer(rows).sentences == ("fake alone was measured, in 4 settings; 1 of 4 has too few runs to be sure.",)
 
 
 def test_wins_of_a_strategy_are_counted_over_settings(make_record):
@@ -115,7 +131,12 @@ def test_wins_of_a_strategy_are_counted_over_settings(make_record):
         for strategy, rate in (("torch-ddp", ddp), ("tf-mirrored", 1000.0)):
             runs = (rate, rate * 1.02, rate * 1.04)
             records += rates(make_record, *runs, strategy=strategy, global_batch=batch)
-    assert answer(summarise(records)).sentences == ("torch-ddp is the fastest in 2 of 3 settings; 1 of 3 are ties.",)
+    words = "torch-ddp is the fastest in 2 of 3 settings, likely; 1 of 3 is a tie."
+    assert answer(summarise(records)).sentences == (words,)
+    for rate, strategy in ((3000.0, "torch-ddp"), (1.0, "tf-mirrored")):
+        records.append(make_record(rate, strategy=strategy, global_batch=800))
+    words = "torch-ddp is the fastest in 3 of 4 settings (likely in 2, not surely in 1); 1 of 4 is a tie"
+    assert answer(summarise(records)).sentences == (f"{words}; 1 of 4 has too few runs to be sure.",)
 
 
 def test_one_setting_has_no_table_of_settings(make_record):

@@ -8,6 +8,7 @@ import pytest
 from paceline.callbacks import steps
 from paceline.callbacks.optimizer import OptimizerSteps
 from paceline.callbacks.steps import StepLog, batch_length, start_log, step, watch
+from paceline.runs.scripts.process import _uneven
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +115,14 @@ def test_time_before_a_step_resumes_is_in_no_step() -> None:
 def test_the_length_of_a_batch_is_that_of_its_first_array() -> None:
     assert batch_length((["a"], np.zeros((4, 1)), np.zeros(9))) == 4
     assert batch_length(["text"]) is None
+
+
+def test_steps_of_followers_are_told_where_turns_are_uneven() -> None:
+    for turns, uneven in (([1, 2], False), ([1, 2, 2], True), ([1], False), ([1, 2, 3], False)):
+        log = StepLog()
+        observed, optimizers = OptimizerSteps(log), {number: object() for number in (1, 2, 3)}
+        for _ in range(20):
+            for number in turns:
+                observed.after_step(optimizers[number], (), {})
+        assert bool(_uneven("optimizer", log)) == uneven, turns
+        assert not _uneven("step", log)

@@ -64,6 +64,13 @@ def test_runs_that_overlap_tie_however_far_their_best_are_apart(answer: Answer) 
     assert "It ties with fake x2: within 5 %, or by runs that overlap. Of those it is the simplest." in explain(tied)
 
 
+def test_a_pick_that_is_simpler_than_the_fastest_does_not_claim_its_lead(answer: Answer) -> None:
+    near = run(answer, {1: (100.0, 100.1, 100.2), 2: (103.0, 103.1, 103.2)})
+    assert near.pick is not None and near.pick.spec.workers == 1
+    said = "How sure: likely, fake x2 is 3 % ahead of it in 3 runs, too little to give up what is simpler."
+    assert said in explain(near)
+
+
 def test_predicted_candidates_say_nothing_of_runs(answer: Answer) -> None:
     assert not any(sentence.startswith("How sure") for sentence in explain(answer))
 

@@ -11,6 +11,8 @@ from paceline.analysis.statistics import CONFIDENCE, rank_test
 LEAST_RUNS = 3
 # Medians nearer to each other than this make no difference that matters, however often it is seen.
 LEAST_DIFFERENCE = 0.01
+# Repeated runs of one configuration lie about this far apart; what is nearer to the best is as good as it.
+CLOSE = 0.05
 # With so many runs of each side, chance puts all of one above all of the other in less than 5 % of cases.
 SURE_RUNS = next(runs for runs in range(LEAST_RUNS, 10) if 2 / comb(2 * runs, runs) <= 1 - CONFIDENCE)
 

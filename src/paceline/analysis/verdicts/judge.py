@@ -9,7 +9,7 @@ from statistics import median
 
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.analysis.verdicts.certainty import SURE_RUNS, Certainty, certainty
+from paceline.analysis.verdicts.certainty import CLOSE, LEAST_RUNS, SURE_RUNS, Certainty, certainty
 from paceline.units import format_count, format_percent
 
 NAMES_LISTED = 4
@@ -38,8 +38,8 @@ class Verdict:
     equals: tuple[Contender, ...]
     next: Contender | None
     certainty: Certainty
-    # Runs of the configuration with the fewest.
-    fewest_runs: int
+    # All that were judged, the fastest first.
+    contenders: tuple[Contender, ...]
 
     @property
     def first(self) -> tuple[Contender, ...]:
@@ -62,15 +62,31 @@ class Verdict:
         return short if hidden <= 0 else [*short[:NAMES_LISTED], f"{hidden} more"]
 
     @property
+    def fewest_runs(self) -> int:
+        """Runs of the configuration with the fewest."""
+        return min(len(contender.values) for contender in self.contenders)
+
+    @property
+    def word(self) -> str:
+        """The certainty in a word: what chance could make as good is a tie if it is close, and open if it is not."""
+        if self.certainty is Certainty.UNKNOWN:
+            return "not sure"
+        far = self.best.median > (1 + CLOSE) * min(contender.median for contender in self.first)
+        return "open" if self.certainty is Certainty.TIE and far else str(self.certainty)
+
+    @property
     def how_sure(self) -> str:
         """How far ahead the best is, and whether chance could explain that, in words."""
         runs = format_count(self.fewest_runs, "run")
         if self.next is None and not self.equals:
             return f"{runs}, and nothing to compare with"
         if self.certainty is Certainty.UNKNOWN:
-            return f"not sure, {runs} of each cannot tell chance from effect"
+            few = [contender.name for contender in self.contenders if len(contender.values) < LEAST_RUNS]
+            whose = "each" if len(few) == len(self.contenders) else " and ".join(few[:2])
+            return f"not sure, {runs} of {whose} cannot tell chance from effect"
         if self.certainty is Certainty.TIE or self.next is None:
-            return f"{runs} of each do not tell them apart"
+            how = "differ too much to tell" if self.word == "open" else "do not tell"
+            return f"{runs} of each {how} them apart"
         ahead = f"{format_percent(self.ahead)} ahead of {self.next.name}"
         if self.certainty is Certainty.SURE:
             return f"sure, {ahead} in {runs}"
@@ -94,16 +110,27 @@ def judge(contenders: Sequence[Contender]) -> Verdict:
         equals,
         next((contender for contender in others if contender not in equals), None),
         weakest,
-        min(len(contender.values) for contender in contenders),
+        tuple(order),
     )
 
 
 def judge_rows(rows: Sequence[Row], unnamed: Container[str] = ()) -> tuple[Verdict, Row]:
     """The verdict over the measured rows of a setting, and the row of the best; names leave out `unnamed` fields."""
     varying = [name for name in varying_fields(rows) if name not in unnamed]
-    contenders = [
+    contenders = _contenders(rows, varying)
+    verdict = judge(contenders)
+    return verdict, rows[contenders.index(verdict.best)]
+
+
+def first_keys(rows: Sequence[Row]) -> set[str]:
+    """The keys of the measured rows of a setting that are the best, or that chance could make as good."""
+    contenders = _contenders(rows, varying_fields(rows))
+    firsts = {id(contender) for contender in judge(contenders).first}
+    return {row.key for row, contender in zip(rows, contenders, strict=True) if id(contender) in firsts}
+
+
+def _contenders(rows: Sequence[Row], varying: Sequence[str]) -> list[Contender]:
+    return [
         Contender(f"{series_name(row, varying)} x{row.spec.workers}", row.spec.workers, row.samples_per_second_of_runs)
         for row in rows
     ]
-    verdict = judge(contenders)
-    return verdict, rows[contenders.index(verdict.best)]

@@ -1,17 +1,21 @@
 """What is particular to the record of a script: samples that it counts itself, steps that nobody saw, and pauses."""
 
+import ast
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 from paceline.record import STEPS_COUNTED, Finding
-from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE
+from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE, UNEVEN_STEPS
 from paceline.runs.wire import EpochResult, RankResult
 from paceline.spec import RunSpec
 
 # A gap this many times as long as the usual step is no step; with a share of the time this large it is worth naming.
 PAUSE, PAUSED_SHARE = 10.0, 0.02
 _GUIDE = "(docs/scripts-you-have.md)"
+# Functions that start processes of a training.
+_STARTERS = frozenset({"spawn", "start_processes", "Process", "notebook_launcher"})
 
 
 def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
@@ -21,11 +25,34 @@ def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
     name = spec.script.path.name
     if any(result.measured.details.get(OPTIMIZER_STEPS) for result in results):
         return f"{name} made a single optimizer step, and the time of a step is that between two; have it make more"
+    if starts_processes(spec.script.path):
+        return (
+            f"no step was seen in {name}, which starts processes of its own: they are not observed; leave that to "
+            f"--workers N, and take rank and world size from RANK and WORLD_SIZE as under torchrun {_GUIDE}"
+        )
     return (
-        f"no step was seen in {name}: it calls no optimizer of PyTorch, or in processes that it started itself; put "
+        f"no step was seen in {name}: it calls no optimizer of PyTorch; put "
         f"`with paceline.step(samples=...):` around each step, or `for batch in paceline.watch(loader):`, "
         f"or a callback {_GUIDE}"
     )
+
+
+def starts_processes(path: Path) -> bool:
+    """Whether a script calls what starts processes that train; not where it cannot be read."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in called}
+    return not _STARTERS.isdisjoint(names)
+
+
+def silent_end(spec: RunSpec) -> str:
+    """What to do about a script whose process was gone before its steps could be read."""
+    if spec.script is None:
+        return ""
+    return f"; its steps are read when it returns, so {spec.script.path.name} must not leave by os._exit"
 
 
 def epoch_samples(spec: RunSpec, views: Sequence[EpochResult], steps: int) -> int:
@@ -70,22 +97,43 @@ def script_findings(spec: RunSpec, results: Sequence[RankResult]) -> list[Findin
                 hint="with shares of unlike size, call paceline.step or paceline.watch on every rank",
             )
         )
-    return findings + _pauses(trained)
+    return [*findings, *_turns(spec.script.path.name, trained), *_pauses(trained)]
+
+
+def _turns(name: str, results: Sequence[RankResult]) -> list[Finding]:
+    """A finding where several optimizers stepped and not equally often, so that a step may be something else."""
+    for result in results:
+        details = result.measured.details
+        if (others := details.get(UNEVEN_STEPS)) is not None:
+            text = (
+                f"several optimizers took turns in {name}: one of them made {details[OPTIMIZER_STEPS]:,} steps, which "
+                f"are counted, the others {others:,}"
+            )
+            hint = "where a step is something else, put `with paceline.step(samples=n):` around what it is"
+            return [Finding(code="several_optimizers", text=text, hint=hint)]
+    return []
 
 
 def _pauses(results: Sequence[RankResult]) -> list[Finding]:
     """A finding where long gaps between observed steps, such as evaluations, are in the time of training."""
     for result in results:
-        seconds = [(after - before) / 1e9 for view in result.measured.epochs for before, after in pairwise(view.stamps)]
+        # An epoch's first step may compile or start loader processes, and of a single step nothing is usual.
+        seconds = [
+            (after - before) / 1e9 for view in result.measured.epochs for before, after in pairwise(view.stamps[1:])
+        ]
+        if not seconds:
+            continue
         longest = PAUSE * median(seconds)
         paused = [duration for duration in seconds if duration > longest]
         share = sum(paused) / sum(seconds)
         if share > PAUSED_SHARE:
             source = result.measured.details.get(SOURCE)
             text = f"{len(paused)} of {len(seconds)} steps ({source}) were over {PAUSE:g} times as long as usual"
-            hint = (
-                f"they are {share:.0%} of the time; if the script evaluates or saves there, `for batch in "
-                f"paceline.watch(loader):` leaves it out"
+            what_to_do = (
+                "if the script evaluates or saves there, `for batch in paceline.watch(loader):` leaves it out"
+                if source in ("step", "optimizer")
+                else "batches that come late, saving and other programs make such steps"
             )
+            hint = f"they are {share:.0%} of the time; {what_to_do}"
             return [Finding(code="pauses_between_steps", text=text, hint=hint)]
     return []

@@ -6,6 +6,7 @@ import runpy
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ PORT = "script_port"
 PORT_PATIENCE_SECONDS = 60.0
 # Details of a process: where its steps were learnt from, what waiting for batches took, and what its optimizer made.
 SOURCE, INPUT_SECONDS, OPTIMIZER_STEPS = "steps_from", "input_seconds", "optimizer_steps"
+# What other optimizers made between the steps of the leading one, where it is not a whole number for each.
+UNEVEN_STEPS = "steps_of_other_optimizers"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ def run_script(context: Context, report: Reporter) -> ScriptEnd:
     source, epochs = log.best()
     spans = instrumented.spans(source, script.path.name) if instrumented is not None and source is not None else []
     memory = resident()
-    details = {SOURCE: source, OPTIMIZER_STEPS: log.optimizer_steps, **_input_share(epochs)}
+    details = {SOURCE: source, OPTIMIZER_STEPS: log.optimizer_steps, **_input_share(epochs), **_uneven(source, log)}
     results = [
         EpochResult(
             epoch=number, stamps=epoch.stamps, ended=epoch.stamps[-1], cpu_seconds=epoch.cpu_ended - epoch.cpu_started,
@@ -130,6 +133,24 @@ def _run(script: ScriptFile) -> None:
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
+
+
+def print_failure(error: BaseException, script: ScriptFile) -> None:
+    """Prints what ended a script as Python would, from the script's own lines on; what it said itself is there."""
+    if isinstance(error, UserError):
+        return
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != str(script.path):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _uneven(source: str | None, log: StepLog) -> dict[str, int]:
+    """How often other optimizers stepped, if they did and not evenly: what a step is, is then open."""
+    lacking = log.followed_steps % max(1, log.optimizer_steps)
+    # An optimizer that takes the place of another, and turns that are cut off, are no uneven turns.
+    uneven = min(lacking, log.optimizer_steps - lacking) > 2
+    return {UNEVEN_STEPS: log.followed_steps} if source == "optimizer" and uneven else {}
 
 
 def _input_share(epochs: list[ObservedEpoch]) -> dict[str, float]:
