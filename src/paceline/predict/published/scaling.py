@@ -68,11 +68,20 @@ def _row(row: dict[str, Any]) -> PublishedRow:
         workload=row["model"], strategy=row["strategy"], workers=row["workers"], local_batch=row["local_batch"],
         steps=1, device="cuda", precision=PRECISION, knobs=row.get("knobs", {}), dataset="synthetic",
     )  # fmt: skip
-    efficiency = predictor.predict(spec).efficiency or 0.0
-    if "against_workers" in row:
-        few = predictor.predict(spec.model_copy(update={"workers": row["against_workers"]}))
-        efficiency /= few.efficiency or 1.0
+    fewer = {
+        "workers": row.get("against_workers", 1),
+        "local_batch": row.get("against_local_batch", row["local_batch"]),
+    }
+    if fewer["workers"] == 1:
+        efficiency = predictor.predict(spec).efficiency or 0.0
+    else:
+        efficiency = _rate_each(predictor, spec) / _rate_each(predictor, spec.model_copy(update=fewer))
     return PublishedRow(row["name"], row["source"], row["efficiency"], efficiency, row.get("stand_in", False))
+
+
+def _rate_each(predictor: Predictor, spec: RunSpec) -> float:
+    """Samples per second of each worker."""
+    return predictor.predict(spec).samples_per_second.value / spec.workers
 
 
 def _model(name: str) -> ModelFacts:
