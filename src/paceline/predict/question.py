@@ -249,9 +249,7 @@ class Question:
         if (too_large := self._too_large(spec)) is not None:
             return too_large
         try:
-            reason = refusal(
-                spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed
-            )
+            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed)
             if reason is None and spec.model is not None:
                 # Whether a model of the user's can be divided so is seen when it is tried.
                 chosen.footprint(spec, self.facts)

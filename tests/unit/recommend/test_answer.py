@@ -136,8 +136,8 @@ def test_what_was_measured_is_ranked_by_what_it_did() -> None:
 
 
 def test_ties_on_this_machine_can_be_told_apart_by_running_them() -> None:
-    fields = {"strategies": ("torch-ddp", "torch-zero"), "workers": (2,), "global_batches": (8192,), "samples": 60_000}  # fmt: skip
-    asked = question(hardware=load_hardware("cpu-2-cores"), **fields)
+    fields = {"strategies": ("torch-ddp", "torch-zero"), "workers": (2,), "global_batches": (8192,)}
+    asked = question(hardware=load_hardware("cpu-2-cores"), samples=60_000, **fields)
     answer = recommend(asked)
     tied = [one for one in answer.ranked if one.tied]
     assert len(tied) == 2
