@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from paceline.errors import ModelError
+from paceline.frameworks.torch.declared import is_out_of_memory
 from paceline.units import format_bytes
 from paceline.workloads.user_model import UserModel, build_user_model
 
@@ -38,6 +39,9 @@ def build_or_outline(user_model: UserModel) -> Any:
         return build_user_model(user_model)
     except _TooLargeError:
         pass
+    except ModelError as error:
+        if error.__cause__ is None or not is_out_of_memory(error.__cause__):
+            raise
     finally:
         counting.remove()
     try:
