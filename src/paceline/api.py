@@ -12,6 +12,8 @@ from paceline.execute import Listener, execute, plan_study
 from paceline.fleet import parse_fleet
 from paceline.record import Record
 from paceline.runs.fleets import open_machines
+from paceline.runs.meters.room import free_bytes, leave_out_what_cannot_fit
+from paceline.runs.probe import probe
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
 from paceline.units import format_count
@@ -95,11 +97,16 @@ class Results:
 
 def run(
     study: Study, db: Path | str = DEFAULT_PATH, *, fresh: bool = False, listener: Listener | None = None,
-    on: str | None = None,
+    on: str | None = None, force: bool = False,
 ) -> Results:  # fmt: skip
-    """Makes the runs that the study still lacks, here or on the fleet that `on` names, and returns all its results."""
+    """Makes the runs that the study still lacks, here or on the fleet that `on` names, and returns all its results.
+
+    What cannot fit in this machine's memory is skipped unless `force` is given.
+    """
     with Store.open(Path(db)) as store, open_machines(parse_fleet(on)) as machines:
         plan = plan_study(study, store, fresh=fresh, machines=machines)
+        if not force:
+            plan = leave_out_what_cannot_fit(plan, probe, free_bytes())
         outcome = execute(plan, store, listener or Listener(), machines)
         if outcome.interrupted:
             raise KeyboardInterrupt

@@ -74,3 +74,16 @@ def test_the_structure_changes_with_what_the_model_is_and_not_with_how_often_it_
     assert first.structure == again.structure != ""
     monkeypatch.setitem(os.environ, "OUTPUTS", "12")
     assert look(outputs=outputs).structure != first.structure
+
+
+def test_a_model_too_large_for_the_machine_is_looked_at_without_its_numbers(look):
+    facts = look(outputs="30_000_000_000")
+    assert facts.parameters == 13 * 30_000_000_000
+    assert facts.model.parameters == facts.parameters
+    assert facts.structure
+
+
+def test_a_large_model_that_reads_its_numbers_is_refused_with_the_reason(look):
+    with pytest.raises(ModelError, match=r"more than 1.07 GB of parameters, is looked at without its numbers") as told:
+        look("import torch", "torch.zeros(1).item()", outputs="300_000_000")
+    assert "leave loading weights out of the function" in str(told.value)

@@ -42,6 +42,19 @@ COMMANDS = {
     "measured elsewhere": (["recommend", "--measure", "2", "--system", "v100-pcie"], "--measure 2 runs here, on cores"),
     "nothing predicted": (["predict", "--strategy", "torch-dp"], "nothing can be predicted: torch-dp x1"),
     "framework": (["calibrate", "--frameworks", "theano"], "--frameworks 'theano' is unknown"),
+    "long name": (["merge", f"{'x' * 300}.db"], "there is no results file x"),
+    "sample of no image": (["predict", "--input-shape", "128"], "samples of shape 128 do not fit this model"),
+    "sample of no size": (["predict", "--input-shape", "99999999999999999999"], "has more than 2,147,483,648 numbers"),
+    "foreign home": (["predict", "--model", "~nouser/x.py"], "there is no home folder ~nouser here"),
+    "endless range": (["predict", "--workers", "1..100000000"], "has more than 10,000 numbers; name fewer"),
+    "endless number": ([*FAKE, "--workers", "9" * 5000], "which is not a whole number"),
+    "endless repeats": ([*FAKE, "--repeats", "999999999"], "999,999,999 repeats of 1 configuration are more than"),
+    "endless model": (["predict", "--workload", "mlp", "--option", "depth=1000000000"], "give 10,000 at most"),
+    "batch beyond the data": (
+        ["predict", "--workload", "mnist-small", "--workers", "1", "--global-batch", "131072"],
+        "global_batch 131072 is larger than the 5,000 training samples; use a smaller batch, or say with --samples",
+    ),
+    "no text": (["show", "--db", "\udcff.db"], "'\\udcff.db' is not UTF-8; type it anew, or rename the file"),
     "reported file": (["report", "--db", "absent.db"], "there is no results file absent.db; run a study first"),
 }  # fmt: skip
 STUDIES = {
@@ -63,6 +76,18 @@ STUDIES = {
         "[fixed]\nstrategy = 'fakes'\nsteps = 2\nglobal_batch = 64",
         "there is no strategy 'fakes'; did you mean 'fake'?",
     ),
+    "endless repeats": (
+        "repeats = 999999999\n[fixed]\nstrategy = 'fake'\nsteps = 2\nglobal_batch = 64", "are more than 100,000 runs"
+    ),
+    "endless factors": (
+        "[fixed]\nstrategy = 'fake'\nglobal_batch = 64\n[factors]\n"
+        f"seed = {list(range(200))}\nsteps = {list(range(1, 200))}",
+        "its factors make 39,800 configurations",
+    ),
+    "steps of no run": (
+        "[fixed]\nstrategy = 'fake'\nsteps = 99999999999999999999\nglobal_batch = 64", "it must be at most 1"
+    ),
+    "deep lists": (f"fixed = {'[' * 5000}", "its lists or tables are nested too deeply"),
     "no list": (
         "[fixed]\nstrategy = 'fake'\nsteps = 2\nglobal_batch = 64\n[factors]\nworkers = 2",
         "factor workers must be a list of values, such as [1, 2, 4]",
@@ -92,6 +117,11 @@ def test_a_wrong_study_file_is_refused_with_a_sentence_and_writes_nothing(tool: 
     text, sentence = STUDIES[case]
     tool.write("trial.toml", text)
     assert_refused(tool, ["run", "trial.toml"], sentence)
+
+
+def test_an_expression_that_python_cannot_read_is_refused(tool: Tool) -> None:
+    tool.write("my.py", f"def build():\n    return {'+'.join(['1'] * 100_000)}\n")
+    assert_refused(tool, ["predict", "--model", "my.py"], "has an expression that is too long for Python to read")
 
 
 def test_an_option_that_does_not_exist_is_refused(tool: Tool) -> None:

@@ -20,6 +20,8 @@ from paceline.fleet import LOCAL, Fleet, parse_fleet
 from paceline.plan import Plan
 from paceline.record import FINAL, Record
 from paceline.runs.fleets import Machines, open_machines
+from paceline.runs.meters.room import free_bytes, leave_out_what_cannot_fit
+from paceline.runs.probe import probe
 from paceline.scale import FULL
 from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
@@ -80,7 +82,8 @@ def reached(fleet: Fleet) -> Iterator[Machines]:
 
 def _plan(study: Study, store: Store | None, options: TrainingOptions, machines: Machines) -> Plan:
     fresh, retry, breakdown = options.fresh, options.retry, options.breakdown
-    return plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
+    plan = plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
+    return plan if options.force else leave_out_what_cannot_fit(plan, probe, free_bytes())
 
 
 def _show(plan: Plan, repeats: int, store: Store, options: TrainingOptions, outcome: Outcome) -> None:

@@ -109,6 +109,7 @@ class TrainingOptions:
     db: Db = DEFAULT_PATH
     scale: Annotated[str | None, make_option("The study made smaller: tiny, small or full.", "NAME")] = None
     fresh: Annotated[bool, flag("--fresh", "Repeat runs that are already stored.")] = False
+    force: Annotated[bool, flag("--force", "Run also what cannot fit in this machine's memory.")] = False
     retry: Annotated[bool, flag("--retry", "Repeat stored runs that did not end well.")] = False
     breakdown: Annotated[bool, flag("--breakdown", "Also find out where the time goes, in short runs apart.")] = False
     progress: ProgressForm = "bar"

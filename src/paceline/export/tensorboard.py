@@ -18,7 +18,7 @@ METRICS = ("epoch/samples_per_second", "epoch/seconds", "epoch/train_loss", "epo
 # Settings that have a column even where all runs have the same.
 ALWAYS = ("workload", "strategy", "workers", "global_batch", "repeat")
 # File systems take 255 bytes; letters beyond ASCII have up to four.
-LONGEST_NAME, DIGITS = 60, 8
+LONGEST_BYTES, LONGEST_NAME, DIGITS = 250, 60, 8
 EVENTS = "events.out.tfevents.*.paceline"
 
 
@@ -62,7 +62,7 @@ def _events(record: Record) -> list[bytes]:
 
 def _file_name(text: str) -> str:
     name = re.sub(r"[^\w.=-]+", "_", text).strip("._") or "_"
-    if len(name) <= LONGEST_NAME:
+    if len(name.encode()) <= LONGEST_BYTES:
         return name
     # Runs with names that begin alike stay apart.
     return f"{name[:LONGEST_NAME]}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -246,10 +246,10 @@ class Question:
         # A usual precision that it lacks is no reason to refuse it; one that was asked for is.
         if self.precision is None and spec.precision not in chosen.needs.precisions:
             fields["precision"] = chosen.needs.precisions[-1]
+        if (too_large := self._too_large(spec)) is not None:
+            return too_large
         try:
-            reason = self._too_large(spec) or refusal(
-                spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed
-            )
+            reason = refusal(spec.model_copy(update=fields), self.hardware.as_system(spec.workers), self._probed)
             if reason is None and spec.model is not None:
                 # Whether a model of the user's can be divided so is seen when it is tried.
                 chosen.footprint(spec, self.facts)

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import ValidationError
 
 from paceline.contract.context import Context, Process, Rendezvous
@@ -29,7 +31,7 @@ from paceline.errors import ModelError, UserError
 from paceline.runs.processes import die_with, read_answer, write_answer
 from paceline.runs.wire import ProbeReply
 from paceline.spec import KEY_LENGTH, RunSpec
-from paceline.workloads.user_model import build_user_model
+from paceline.workloads.user_model import UserModel, build_user_model
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
@@ -121,7 +123,7 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
         spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
     context = Context(spec, process, Rendezvous("127.0.0.1", 0))
     assert context.user_model is not None
-    built = build_user_model(context.user_model)
+    built = _build(context.user_model)
     for framework, (is_instance, module, function) in KINDS.items():
         if is_instance(built):
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
@@ -133,6 +135,15 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
     raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; {_what_to_return(built)}")
+
+
+def _build(user_model: UserModel) -> Any:
+    """The model; where its file has imported PyTorch, without its numbers if it has very many."""
+    if "torch" not in sys.modules:
+        return build_user_model(user_model)
+    from paceline.frameworks.torch.outline import build_or_outline
+
+    return build_or_outline(user_model)
 
 
 def _what_to_return(built: Any) -> str:
@@ -188,9 +199,19 @@ def _digest(parts: list[list[str]]) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:KEY_LENGTH]
 
 
+def _leave_memory_to_others() -> None:
+    """Has this process fail to get memory before the kernel ends it, or another one, for taking it all."""
+    # Drivers of GPUs reserve addresses that are never used.
+    if not Path("/dev/nvidiactl").exists():
+        limit, most = resource.getrlimit(resource.RLIMIT_DATA)
+        known = [number for number in (limit, most) if number != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min([psutil.virtual_memory().available, *known]), most))
+
+
 if __name__ == "__main__":
     try:
         die_with(int(sys.stdin.readline()))
+        _leave_memory_to_others()
         reply = ProbeReply(facts=build_and_inspect(RunSpec.model_validate_json(sys.stdin.read())))
     except UserError as complaint:
         reply = ProbeReply(error=str(complaint))

@@ -8,6 +8,7 @@ from pathlib import Path
 from paceline.errors import StoreError
 from paceline.record import Record
 from paceline.store import Store
+from paceline.user_input import is_file
 
 
 @dataclass
@@ -85,4 +86,4 @@ def _identity(record: Record) -> str:
 
 
 def _same_file(first: Path, second: Path) -> bool:
-    return first.exists() and second.exists() and first.samefile(second)
+    return is_file(first) and is_file(second) and first.samefile(second)

@@ -92,7 +92,7 @@ def test_nothing_to_recommend_is_said() -> None:
 
 
 def test_a_larger_batch_costs_epochs_beyond_the_critical_one() -> None:
-    asked = question(**LARGE, global_batches=(64, 4096), workers=(8,), strategies=("torch-ddp",))
+    asked = question(**LARGE, global_batches=(64, 4096), samples=8192, workers=(8,), strategies=("torch-ddp",))
     free = recommend(asked, "time-to-accuracy")
     dear = recommend(asked, "time-to-accuracy", critical_batch=64)
     assert free.pick is not None and free.pick.spec.samples_per_step == 4096
@@ -137,7 +137,7 @@ def test_what_was_measured_is_ranked_by_what_it_did() -> None:
 
 def test_ties_on_this_machine_can_be_told_apart_by_running_them() -> None:
     fields = {"strategies": ("torch-ddp", "torch-zero"), "workers": (2,), "global_batches": (8192,)}
-    asked = question(hardware=load_hardware("cpu-2-cores"), **fields)
+    asked = question(hardware=load_hardware("cpu-2-cores"), samples=60_000, **fields)
     answer = recommend(asked)
     tied = [one for one in answer.ranked if one.tied]
     assert len(tied) == 2

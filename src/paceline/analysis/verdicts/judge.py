@@ -108,7 +108,7 @@ def judge(contenders: Sequence[Contender]) -> Verdict:
     return Verdict(
         best,
         equals,
-        next((contender for contender in others if contender not in equals), None),
+        next((contender for contender in others if by_other[contender] is not Certainty.TIE), None),
         weakest,
         tuple(order),
     )

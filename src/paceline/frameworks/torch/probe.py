@@ -9,14 +9,16 @@ from torch import nn
 
 from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
-from paceline.data.tree import Tree, call, describe, leaves, sample_elements
+from paceline.data.tree import Tree, call, describe, leaves, map_tree, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
+from paceline.frameworks.torch.outline import is_outline
 from paceline.frameworks.torch.resident_data import ResidentData
+from paceline.frameworks.torch.trace.build import without_numbers
 from paceline.frameworks.torch.training import optimizer_for
 from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
 
@@ -39,13 +41,20 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
-    outputs, loss = _pass_through(context, module, inputs, targets)
-    _try_update(context, module, loss)
-    _try_evaluation(context, module, data)
+    if is_outline(module):
+        without_numbers(module)
+        inputs, targets = (map_tree(lambda tensor: tensor.to("meta"), tree) for tree in (inputs, targets))
+        outputs, _ = _pass_through(context, module, inputs, targets)
+    else:
+        outputs, loss = _pass_through(context, module, inputs, targets)
+        _try_update(context, module, loss)
+        _try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
     several, form = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0], form_of(inputs, outputs)
+    if is_outline(module):
+        several = map_tree(lambda tensor: tensor.to("meta"), several)
     reasons = dict.fromkeys(functions, f"it {form}" if form is not None else "it has no list of like blocks")
     if blocks is not None and not sequential and form is None:
         reasons = _why_not_automatic(module, several, cuts)
@@ -109,6 +118,9 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
             f"({describe(targets)}): {type(error).__name__}: {error}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
+    if is_outline(module):
+        # A metric gives numbers.
+        return outputs, loss.detach()
     with torch.no_grad():
         call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
     return outputs, loss.detach()

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from paceline.data.tree import Tree, call, length, take
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.dropout import SampleDraws, Samples, draw_by_sample
+from paceline.frameworks.torch.outline import is_outline
 
 SEEDS = (1, 2)
 # Of single precision, with sums in another order.
@@ -18,11 +20,20 @@ TOLERANCE = 1e-4
 
 def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, Any]:
     """Facts named as those of `UserModelFacts`."""
+    if is_outline(module):
+        # There are no numbers to compare: layers with a rate draw by it.
+        return {"draws": any(_rate(child) > 0 for child in module.modules()), "draws_by_sample": False}
     module = copy.deepcopy(module).train()
     first, second = (_outputs(module, inputs, seed) for seed in SEEDS)
     if _alike(first, second):
         return {"draws": False, "draws_by_sample": False}
     return {"draws": True, "draws_by_sample": _is_by_sample(module, inputs)}
+
+
+def _rate(layer: nn.Module) -> float:
+    """The share that a dropout, or an attention with one, drops."""
+    rate = getattr(layer, "p" if isinstance(layer, _DropoutNd) else "dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0
 
 
 def _is_by_sample(module: nn.Module, inputs: Tree) -> bool:

@@ -10,6 +10,7 @@ from paceline.contract.context import Context, data_request, spec_layers
 from paceline.data import DataSet, data_source
 from paceline.errors import ModelError
 from paceline.frameworks.torch.model import build_module
+from paceline.frameworks.torch.outline import build_or_outline
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Shape
@@ -36,7 +37,7 @@ def _build_user_module(context: Context) -> nn.Module:
         with META:
             module = build_user_model(context.user_model)
     except ModelError:
-        module = build_user_model(context.user_model)
+        module = build_or_outline(context.user_model)
     if not isinstance(module, nn.Module):
         raise ModelError(
             f"{context.user_model.label} returned {type(module).__name__}; only a torch.nn.Module can be traced"
