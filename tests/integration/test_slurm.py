@@ -144,3 +144,7 @@ def test_doctor_shows_the_nodes_and_what_slurm_refuses_is_said(cluster: Cluster)
     refused = cluster.run(*PACELINE, "doctor", "--on", "slurm:nodes=2,partition=nowhere", COLUMNS="200")
     assert refused.returncode == 2
     assert "Slurm gave no allocation: salloc: error: invalid partition specified: nowhere" in refused.stderr
+    for where in ("", ",partition=short"):
+        refused = cluster.run(*PACELINE, "doctor", "--on", f"slurm:nodes=9{where}", COLUMNS="200")
+        assert refused.returncode == 2
+        assert "--on slurm asks for 9 nodes, and partition short has 2; ask for fewer" in refused.stderr

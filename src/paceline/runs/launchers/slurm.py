@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
@@ -28,6 +29,8 @@ STEP = ("--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpu-bi
         "--kill-on-bad-exit=1", "--export=ALL")  # fmt: skip
 LAST_WORDS = 2_000
 END_SECONDS = 5.0
+# Follows its name in the list of partitions.
+DEFAULT_PARTITION = "*"
 
 
 @contextlib.contextmanager
@@ -129,6 +132,7 @@ def _allocation(request: SlurmRequest) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
+    _refuse_more_than_there_are(request)
     with tempfile.TemporaryFile() as errors:
         process = _start(allocation_command(request), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None and process.stdout is not None
@@ -147,6 +151,25 @@ def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
                 process.terminate()
             _wait(process)
             process.stdout.close()
+
+
+def _refuse_more_than_there_are(request: SlurmRequest) -> None:
+    """Refuses more nodes than a partition has: Slurm would wait for them for ever."""
+    chosen = [f"--partition={request.partition}"] if request.partition is not None else []
+    listing = _start(["sinfo", "--noheader", "--format=%P %D", *chosen], stdout=subprocess.PIPE)
+    nodes = Counter[str]()
+    for line in listing.communicate()[0].decode().splitlines():
+        name, _, count = line.strip().rpartition(" ")
+        if count.isdecimal() and (chosen or name.endswith(DEFAULT_PARTITION)):
+            nodes[name.removesuffix(DEFAULT_PARTITION)] += int(count)
+    # What cannot be read, such as the list of a partition that is not there, is left to Slurm to refuse.
+    if len(nodes) == 1 and request.nodes is not None:
+        ((name, there),) = nodes.items()
+        if request.nodes > there:
+            raise UserError(
+                f"--on slurm asks for {request.nodes} nodes, and partition {name} has {there}; ask for fewer, or name "
+                f"another partition"
+            )
 
 
 def _host_names(nodes: str) -> list[str]:
