@@ -5,7 +5,9 @@ that ends when the launcher does, whatever way it ends.
 """
 
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,13 @@ JOB_ID, NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
 ALL_INTERFACES = "0.0.0.0"
 # Says what was allocated, and then holds it until the launcher closes its input.
 HOLD = f'echo "${JOB_ID} ${NODES}"; exec cat >/dev/null'
+# A request that waits for its turn is withdrawn when the launcher is killed: salloc itself would go on to wait.
+TIED = (
+    "import os, signal, sys\n"
+    "from paceline.runs.processes import die_with\n"
+    "die_with(int(sys.argv[1]), signal.SIGTERM)\n"
+    "os.execvp(sys.argv[2], sys.argv[2:])\n"
+)
 # srun says there where it was started, which is where the launcher is.
 AGENT = 'exec "$0" -P -m paceline.runs.agent --dial "$SLURM_LAUNCH_NODE_IPADDR:$1"'
 # A step that takes what the allocation has on its node, also beside other steps, and leaves pinning to the agent.
@@ -132,9 +141,12 @@ def _allocation(request: SlurmRequest) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
+    if shutil.which("salloc") is None:
+        raise _cannot_start("salloc", os.strerror(errno.ENOENT))
     _refuse_more_than_there_are(request)
     with tempfile.TemporaryFile() as errors:
-        process = _start(allocation_command(request), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        words = [sys.executable, "-P", "-c", TIED, str(os.getpid()), *allocation_command(request)]
+        process = _start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None and process.stdout is not None
         nodes = ""
         try:
@@ -192,9 +204,11 @@ def _start(
     try:
         return subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, process_group=0)
     except OSError as error:
-        raise UserError(
-            f"{words[0]} cannot be started: {error.strerror}; --on slurm needs Slurm's own programs on the path"
-        ) from None
+        raise _cannot_start(words[0], error.strerror) from None
+
+
+def _cannot_start(program: str, why: str | None) -> UserError:
+    return UserError(f"{program} cannot be started: {why}; --on slurm needs Slurm's own programs on the path")
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> None:
