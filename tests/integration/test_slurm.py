@@ -135,7 +135,7 @@ def test_a_request_that_waits_is_withdrawn_when_its_launcher_is_killed(cluster: 
             cluster.command(*words), env=cluster.environment, stdin=nothing, stdout=nothing, stderr=nothing
         )
 
-    holder = start("salloc", "--nodes=2", "--exclusive", "sleep", "100")
+    holder = start("salloc", "--nodes=2", "--exclusive", "--kill-command=TERM", "sleep", "100")
     waiting = None
     try:
         wait_until(lambda: len(cluster.jobs()) == 1, "the nodes are taken")
