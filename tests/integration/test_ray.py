@@ -14,9 +14,9 @@ from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.processes import stat_fields
 from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
-from paceline.runs.processes import stat_fields
 from paceline.store import Store
 from paceline.strategies import strategy
 from paceline.systems import local_system
