@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 
 from paceline.errors import UserError
 
@@ -116,3 +117,9 @@ def format_percent(share: float) -> str:
 def format_count(number: int, what: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def format_names(names: Iterable[str]) -> str:
+    """`left`, `left and right`, `left, middle and right`."""
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last

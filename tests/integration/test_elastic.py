@@ -1,17 +1,29 @@
 """Workers that are killed and join, for real: training goes on or says why not, and nothing is left running."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from integration.conftest import PATIENCE_SECONDS, wait_until
 from paceline.analysis.membership import ChangeCost, summarise_membership
+from paceline.contract.context import LOOPBACK
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
+from paceline.runs.elastic.agent import AGENT_PID
+from paceline.runs.elastic.agents import MEMBER, PIDS
 from paceline.runs.elastic.launch import launch_elastic
+from paceline.runs.elastic.progress import ProgressReader
+from paceline.runs.folder import RunFolder
+from paceline.runs.launch import schedule
 from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.processes import CODE_FAILED, held_port
 from paceline.runs.starters import ForkServers
+from paceline.runs.wire import RankError, WorkerOrders
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems import local_system
@@ -112,6 +124,44 @@ def test_steps_after_a_restart_are_those_of_a_run_that_was_never_stopped(changed
     alone = [point.loss for point in undisturbed.progress if point.step <= 70]
     assert [first[step] for step in range(1, 71)] == pytest.approx(alone, rel=1e-4)
     assert again[120] < again[41]
+
+
+@pytest.mark.soak
+@pytest.mark.torch
+def test_of_two_groups_that_train_the_same_run_the_first_one_stops(tmp_path: Path) -> None:
+    spec = spec_of("torch-ddp", "leave:99999", steps=100_000)
+    processes = LocalLauncher().lay_out(spec, local_system())
+    folder, saves = RunFolder(tmp_path), tmp_path / "saves"
+    for inside in (saves, tmp_path / PIDS):
+        inside.mkdir()
+    folder.write_orders(
+        WorkerOrders(spec=spec, processes=processes, schedule=schedule(spec), host=LOOPBACK, port=1, checkpoints=saves)
+    )
+
+    def lead_a_group() -> "subprocess.Popen[bytes]":
+        with held_port(LOOPBACK) as held:
+            port = held.getsockname()[1]
+        group = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", MEMBER, str(tmp_path), "0"],
+            env={**os.environ, **group, AGENT_PID: str(os.getpid())}, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    groups = [lead_a_group()]
+    try:
+        wait_until(lambda: ProgressReader(tmp_path).look() > 80, "the first group trains and has saved")
+        groups.append(lead_a_group())
+        assert groups[0].wait(PATIENCE_SECONDS) == CODE_FAILED
+        report = folder.read_report(0)
+        assert isinstance(report, RankError)
+        assert report.text == "another group of workers has begun to train this run; this one has to stop"
+        reached = ProgressReader(tmp_path).look()
+        wait_until(lambda: ProgressReader(tmp_path).look() > reached, "the second one goes on")
+        assert groups[1].poll() is None
+    finally:
+        for group in groups:
+            group.kill()
+            group.wait()
 
 
 @pytest.mark.soak

@@ -18,6 +18,8 @@ import pytest
 from integration.conftest import PATIENCE_SECONDS, wait_until
 from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
+from paceline.runs.agent.dial_back import Reception
+from paceline.runs.joined import find_membership, meeting_of
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import ForkServers
@@ -218,6 +220,18 @@ def test_without_the_first_process_there_is_no_record_and_the_others_end(job: Jo
     wait_until(lambda: not any(process.is_running() for process in family), "nothing is left")
     with Store.open_existing(job.folder / "paceline.db") as store:
         assert store.records() == []
+
+
+@pytest.mark.timeout(120)
+def test_a_process_whose_first_one_gives_up_says_nothing_of_its_own(job: Job, free_port: int) -> None:
+    meeting = meeting_of(find_membership(pytorch(1, free_port)), None, None, {})
+    reception = Reception(meeting.host, 2, meeting.port, meeting.key)
+    job.start(pytorch(1, free_port), *SHORT)
+    # As where another process never came.
+    reception.await_agent(1, PATIENCE_SECONDS).close()
+    reception.close()
+    assert job.end() == [(2, "")]
+    assert job.folders() == []
 
 
 @pytest.mark.timeout(120)

@@ -14,6 +14,7 @@ from paceline.plan import PlannedRun, complete
 from paceline.record import Record, Status
 from paceline.runs.launch import launch
 from paceline.runs.launchers.local import LocalLauncher
+from paceline.runs.processes import stat_fields
 from paceline.runs.starters import ForkServers
 from paceline.spec import RunSpec
 from paceline.store import Store
@@ -113,7 +114,9 @@ def test_a_killed_agent_is_a_result_with_its_node(
 
 
 def is_agent(pid: int) -> bool:
-    return b"--dial" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    """Whether it is an agent, and not the guard that is its child."""
+    dials, parents = (b"--dial" in Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, stat_fields(pid)[1]))
+    return dials and not parents
 
 
 def test_doctor_shows_the_nodes_and_a_cluster_that_is_not_there_is_said(nodes: RayNodes) -> None:

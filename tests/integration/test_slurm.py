@@ -128,6 +128,27 @@ def test_an_allocation_ends_with_its_launcher(
     launcher.communicate(timeout=PATIENCE_SECONDS)
 
 
+def test_a_request_that_waits_is_withdrawn_when_its_launcher_is_killed(cluster: Cluster) -> None:
+    def start(*words: str) -> "subprocess.Popen[bytes]":
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(
+            cluster.command(*words), env=cluster.environment, stdin=nothing, stdout=nothing, stderr=nothing
+        )
+
+    holder = start("salloc", "--nodes=2", "--exclusive", "--kill-command=TERM", "sleep", "100")
+    waiting = None
+    try:
+        wait_until(lambda: len(cluster.jobs()) == 1, "the nodes are taken")
+        waiting = start(*PACELINE, "doctor", "--on", "slurm:nodes=2")
+        wait_until(lambda: len(cluster.jobs()) == 2, "a second job waits")
+        waiting.kill()
+        wait_until(lambda: len(cluster.jobs()) == 1, "it is withdrawn")
+    finally:
+        cluster.run("scancel", *cluster.jobs())
+        for process in (holder, *([waiting] if waiting is not None else [])):
+            process.wait(PATIENCE_SECONDS)
+
+
 def test_tasks_of_srun_join(cluster: Cluster, tmp_path: Path) -> None:
     words = ("join", "--host", "10.77.0.1", "--strategy", "fake", "--steps", "3", "--db", str(tmp_path / "results.db"))
     ended = cluster.run("srun", "--nodes=2", "--ntasks-per-node=1", *PACELINE, *words)
@@ -144,3 +165,7 @@ def test_doctor_shows_the_nodes_and_what_slurm_refuses_is_said(cluster: Cluster)
     refused = cluster.run(*PACELINE, "doctor", "--on", "slurm:nodes=2,partition=nowhere", COLUMNS="200")
     assert refused.returncode == 2
     assert "Slurm gave no allocation: salloc: error: invalid partition specified: nowhere" in refused.stderr
+    for where in ("", ",partition=short"):
+        refused = cluster.run(*PACELINE, "doctor", "--on", f"slurm:nodes=9{where}", COLUMNS="200")
+        assert refused.returncode == 2
+        assert "--on slurm asks for 9 nodes, and partition short has 2; ask for fewer" in refused.stderr

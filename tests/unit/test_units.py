@@ -6,6 +6,7 @@ from paceline.errors import UserError
 from paceline.units import (
     format_bytes,
     format_money,
+    format_names,
     format_percent,
     format_rate,
     format_seconds,
@@ -139,3 +140,9 @@ def test_bytes_are_read_with_and_without_a_unit(text, count):
 def test_what_is_no_number_of_bytes_is_refused_with_an_example(text):
     with pytest.raises(UserError, match="is not a number of bytes; write a number with kB, MB, GB or TB, such as 2GB"):
         parse_bytes(text)
+
+
+def test_names_are_listed_as_in_a_sentence():
+    assert [format_names(names) for names in (["left"], ["left", "right"], ["left", "middle", "right"])] == [
+        "left", "left and right", "left, middle and right",
+    ]  # fmt: skip

@@ -12,7 +12,7 @@ import typer
 
 from paceline.cli.options import command_with, make_option
 from paceline.cli.run import exit_unless_all_well, run_and_show
-from paceline.cli.run_options import TrainingOptions
+from paceline.cli.run_options import SCRIPT_SUFFIX, TrainingOptions
 from paceline.cli.terminal import errors
 from paceline.contract.context import LOOPBACK
 from paceline.errors import UserError
@@ -66,6 +66,11 @@ def join(options: JoinOptions) -> None:
 
 
 def _described(options: JoinOptions, membership: Membership) -> tuple[Study, Meeting]:
+    if (options.study or "").endswith(SCRIPT_SUFFIX):
+        raise UserError(
+            f"paceline join makes runs of models, and {options.study} is a script, which {membership.launcher} can "
+            f"start itself; measure it with paceline run {options.study}"
+        )
     study = sized(options.described_study(), membership)
     return study, meeting_of(membership, options.host, options.port, os.environ)
 

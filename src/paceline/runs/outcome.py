@@ -36,6 +36,7 @@ from paceline.spans import Span
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
 from paceline.systems.nccl import SLICE_TRANSPORT, SLICE_TRANSPORT_REASON
+from paceline.units import format_names
 from paceline.warm_up import warm_up_steps
 
 # An epoch this much slower than the one after it carries start-up costs worth naming.
@@ -124,7 +125,7 @@ def _unlike_data(processes: Sequence[Process], results: Sequence[RankResult]) ->
     }
     if len(digests) < 2:
         return None
-    return f"the data on {' and '.join(sorted(digests.values()))} differ; put the same files on both and run it again"
+    return f"the data on {format_names(sorted(digests.values()))} differ; put the same files on both and run it again"
 
 
 def _rank_name(process: Process) -> str:

@@ -50,10 +50,10 @@ def run_queue_seconds() -> float:
     return longest / 1e9
 
 
-def die_with(parent_pid: int) -> None:
-    """Asks the kernel to kill this process when its parent dies, whatever way the parent dies."""
+def die_with(parent_pid: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Asks the kernel to end this process by that signal when its parent dies, whatever way the parent dies."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, by)
     if os.getppid() != parent_pid:
         os._exit(1)
 

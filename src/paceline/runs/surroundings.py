@@ -9,6 +9,7 @@ from paceline.runs.meters.energy import EnergyMeter, join_meters
 from paceline.runs.meters.gpus import gpu_findings
 from paceline.runs.meters.load import Reading, other_load_finding, with_run_seconds
 from paceline.runs.wire import MachineReport
+from paceline.units import format_names
 
 # Fields of a machine's environment that the environment of a run on several machines lists for each.
 LISTED = ("cpu", "cores", "memory_bytes", "gpus", "kernel", "libc", "governor")
@@ -50,7 +51,7 @@ def machine_findings(
             continue
         beside = loads[1:] + ([launcher[1:]] if launcher is not None and launcher[0] == boot_id else [])
         start, end = (with_run_seconds(loads[0][edge], [load[edge] for load in beside]) for edge in (0, 1))
-        name = " and ".join(_names(group))
+        name = format_names(_names(group))
         finding = other_load_finding(start, end, longest_run_queue_share, name)
         findings += [finding] if finding is not None else []
     return findings
@@ -65,7 +66,7 @@ def one_host_finding(machines: Sequence[MachineReport]) -> list[Finding]:
     return [
         Finding(
             code="one_host",
-            text=f"{' and '.join(names)} are the same computer: each has some of its cores",
+            text=f"{format_names(names)} are the same computer: each has some of its cores",
             hint="what they send each other never leaves it; its times are not those of a network",
         )
         for names in shared

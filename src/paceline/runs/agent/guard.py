@@ -30,7 +30,7 @@ class Guard:
             os.write(self.write_fd, BEAT)
 
 
-def start_guard(folder: Path, lease_seconds: float, shut: Sequence[int]) -> Guard:
+def start_guard(folder: Path, silence_seconds: float, shut: Sequence[int]) -> Guard:
     """Forks the guard of this process, which has one thread still; the guard shuts its copies of these descriptors."""
     read_fd, write_fd = os.pipe()
     agent_pid = os.getpid()
@@ -42,7 +42,7 @@ def start_guard(folder: Path, lease_seconds: float, shut: Sequence[int]) -> Guar
         # What ends the agent's process group or session must leave the guard.
         os.setsid()
         _shut((write_fd, *shut))
-        _watch(read_fd, agent_pid, lease_seconds)
+        _watch(read_fd, agent_pid, silence_seconds)
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(0)
@@ -58,9 +58,9 @@ def _shut(fds: Sequence[int]) -> None:
             os.close(fd)
 
 
-def _watch(read_fd: int, agent_pid: int, lease_seconds: float) -> None:
-    """Returns when the agent has ended; ends it when it was silent for its lease."""
-    while select.select([read_fd], [], [], lease_seconds)[0]:
+def _watch(read_fd: int, agent_pid: int, silence_seconds: float) -> None:
+    """Returns when the agent has ended; ends it when it was silent for so long."""
+    while select.select([read_fd], [], [], silence_seconds)[0]:
         if not os.read(read_fd, CHUNK_BYTES):
             return
     os.kill(agent_pid, signal.SIGKILL)

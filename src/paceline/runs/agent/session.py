@@ -56,6 +56,8 @@ from paceline.strategies import strategy
 FOLDER_PREFIX = "paceline-agent-"
 # How often a running agent looks for orders and ended processes; events of a run wake it at once.
 POLL_SECONDS = 0.05
+# The launcher finds out first that an agent is silent, and says so.
+LEASES_OF_A_GUARD = 1.5
 MODELS, DATA = "models", "data"
 WEIGHTS = "weights.npz"
 
@@ -247,7 +249,8 @@ def run_session(
     for orphan in orphaned_folders(FOLDER_PREFIX):
         shutil.rmtree(orphan, ignore_errors=True)
     folder = new_folder(FOLDER_PREFIX)
-    guard = start_guard(folder, welcome.lease_seconds, (channel.read_fd, channel.write_fd))
+    patience = LEASES_OF_A_GUARD * welcome.lease_seconds
+    guard = start_guard(folder, patience, (channel.read_fd, channel.write_fd))
     # Folders of runs and what processes leave behind are in it, and so go with it.
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     session = open_session(channel, welcome, folder)

@@ -17,6 +17,7 @@ from paceline.errors import UserError
 SECRET = "PACELINE_JOIN_SECRET"
 # Ports that are not given away to clients (ip_local_port_range begins at 32768) and belong to no well-known service.
 FIRST_PORT, PORTS = 20_000, 10_000
+LAST_PORT = 65_535
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def meeting_of(membership: Membership, host: str | None, port: int | None, envir
     if host is None:
         raise UserError(f"{launcher} does not say where rank 0 is; name its machine with --host")
     port = port or membership.port
+    if port is not None and not 0 < port <= LAST_PORT:
+        raise UserError(f"{launcher} says port {port}, and ports end at {LAST_PORT}; name a free one with --port")
     if port is None and not job:
         raise UserError(f"{launcher} gives its job no name to derive a port from; name a free one with --port")
     secret = environment.get(SECRET) or f"{launcher} {job}"

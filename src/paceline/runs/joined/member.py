@@ -13,7 +13,7 @@ from signal import SIGHUP, SIGINT, SIGTERM, Signals
 from typing import Any, ClassVar
 
 from paceline.errors import UserError
-from paceline.runs.agent.channel import Channel
+from paceline.runs.agent.channel import Channel, ChannelClosedError, SilenceError
 from paceline.runs.agent.dial_back import connect
 from paceline.runs.agent.messages import EndRun, OpenRun, StartRun
 from paceline.runs.agent.session import Session, run_session
@@ -70,7 +70,10 @@ def identity(spec: RunSpec) -> str:
 def take_part(meeting: Meeting, rank: int, specs: list[RunSpec]) -> None:
     """The whole life of a process that holds one worker; raises where the first process is not to be reached."""
     runs = {identity(spec): spec for spec in specs}
-    run_session(_dialled(meeting, rank), GATHER_SECONDS, partial(MemberSession, runs=runs))
+    try:
+        run_session(_dialled(meeting, rank), GATHER_SECONDS, partial(MemberSession, runs=runs))
+    except (ChannelClosedError, SilenceError):
+        raise UserError("rank 0 ended before this process was done, and says why") from None
 
 
 def _dialled(meeting: Meeting, rank: int) -> Channel:

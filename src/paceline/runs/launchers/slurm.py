@@ -5,10 +5,13 @@ that ends when the launcher does, whatever way it ends.
 """
 
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO
 
@@ -21,6 +24,13 @@ JOB_ID, NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
 ALL_INTERFACES = "0.0.0.0"
 # Says what was allocated, and then holds it until the launcher closes its input.
 HOLD = f'echo "${JOB_ID} ${NODES}"; exec cat >/dev/null'
+# A request that waits for its turn is withdrawn when the launcher is killed: salloc itself would go on to wait.
+TIED = (
+    "import os, signal, sys\n"
+    "from paceline.runs.processes import die_with\n"
+    "die_with(int(sys.argv[1]), signal.SIGTERM)\n"
+    "os.execvp(sys.argv[2], sys.argv[2:])\n"
+)
 # srun says there where it was started, which is where the launcher is.
 AGENT = 'exec "$0" -P -m paceline.runs.agent --dial "$SLURM_LAUNCH_NODE_IPADDR:$1"'
 # A step that takes what the allocation has on its node, also beside other steps, and leaves pinning to the agent.
@@ -28,6 +38,8 @@ STEP = ("--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--cpu-bi
         "--kill-on-bad-exit=1", "--export=ALL")  # fmt: skip
 LAST_WORDS = 2_000
 END_SECONDS = 5.0
+# Follows its name in the list of partitions.
+DEFAULT_PARTITION = "*"
 
 
 @contextlib.contextmanager
@@ -129,8 +141,12 @@ def _allocation(request: SlurmRequest) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
+    if shutil.which("salloc") is None:
+        raise _cannot_start("salloc", os.strerror(errno.ENOENT))
+    _refuse_more_than_there_are(request)
     with tempfile.TemporaryFile() as errors:
-        process = _start(allocation_command(request), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        words = [sys.executable, "-P", "-c", TIED, str(os.getpid()), *allocation_command(request)]
+        process = _start(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         assert process.stdin is not None and process.stdout is not None
         nodes = ""
         try:
@@ -147,6 +163,25 @@ def _held(request: SlurmRequest) -> Iterator[tuple[str, str]]:
                 process.terminate()
             _wait(process)
             process.stdout.close()
+
+
+def _refuse_more_than_there_are(request: SlurmRequest) -> None:
+    """Refuses more nodes than a partition has: Slurm would wait for them for ever."""
+    chosen = [f"--partition={request.partition}"] if request.partition is not None else []
+    listing = _start(["sinfo", "--noheader", "--format=%P %D", *chosen], stdout=subprocess.PIPE)
+    nodes = Counter[str]()
+    for line in listing.communicate()[0].decode().splitlines():
+        name, _, count = line.strip().rpartition(" ")
+        if count.isdecimal() and (chosen or name.endswith(DEFAULT_PARTITION)):
+            nodes[name.removesuffix(DEFAULT_PARTITION)] += int(count)
+    # What cannot be read, such as the list of a partition that is not there, is left to Slurm to refuse.
+    if len(nodes) == 1 and request.nodes is not None:
+        ((name, there),) = nodes.items()
+        if request.nodes > there:
+            raise UserError(
+                f"--on slurm asks for {request.nodes} nodes, and partition {name} has {there}; ask for fewer, or name "
+                f"another partition"
+            )
 
 
 def _host_names(nodes: str) -> list[str]:
@@ -169,9 +204,11 @@ def _start(
     try:
         return subprocess.Popen(words, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, process_group=0)
     except OSError as error:
-        raise UserError(
-            f"{words[0]} cannot be started: {error.strerror}; --on slurm needs Slurm's own programs on the path"
-        ) from None
+        raise _cannot_start(words[0], error.strerror) from None
+
+
+def _cannot_start(program: str, why: str | None) -> UserError:
+    return UserError(f"{program} cannot be started: {why}; --on slurm needs Slurm's own programs on the path")
 
 
 def _wait(process: "subprocess.Popen[bytes]") -> None:

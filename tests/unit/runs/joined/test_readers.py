@@ -108,5 +108,12 @@ def test_what_nobody_says_must_be_named():
         meeting_of(apart, "node7", None, {})
 
 
+def test_a_port_that_is_none_is_refused():
+    said = find_membership({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "node7", "MASTER_PORT": "99999"})
+    with pytest.raises(UserError, match="RANK and MASTER_ADDR says port 99999, and ports end at 65535; name a free"):
+        meeting_of(said, None, None, {})
+    assert meeting_of(said, None, 4000, {}).port == 4000
+
+
 def test_every_reader_has_a_place_of_its_own():
     assert len({reader.place for reader in readers()}) == len(readers()) >= 5
