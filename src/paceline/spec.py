@@ -335,6 +335,15 @@ class RunSpec(Frozen):
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
+# Pydantic's words for limits, in plain ones.
+_SIGNS = {
+    "greater_than_equal": "at least",
+    "greater_than": "more than",
+    "less_than": "less than",
+    "less_than_equal": "at most",
+}
+
+
 def describe_errors(error: ValidationError, model: type[BaseModel]) -> str:
     """Pydantic's errors as sentences: the field, its value, what is allowed."""
     return "; ".join(_sentence(dict(item), model) for item in error.errors())
@@ -347,8 +356,8 @@ def _sentence(item: dict[str, Any], model: type[BaseModel]) -> str:
         return f"there is no field {path!r}; {nearest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
     if kind == "literal_error":
         return f"{path} cannot be {value!r}; choose from {context['expected']}"
-    if kind in ("greater_than_equal", "greater_than", "less_than"):
-        sign = {"greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than"}[kind]
+    if kind in _SIGNS:
+        sign = _SIGNS[kind]
         return f"{path} {value!r} is out of range; it must be {sign} {next(iter(context.values()))}"
     if kind == "value_error":
         return str(context["error"])
