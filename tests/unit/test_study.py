@@ -312,3 +312,11 @@ def test_a_budget_beside_a_study_that_is_none_is_refused():
     )
     with pytest.raises(SpecError, match="budget beside it: samples 0 is out of range"):
         study.specs()
+
+
+@pytest.mark.parametrize("scales", ["tiny", ["huge"], [3]])
+def test_scales_that_a_study_has_not_cannot_leave_runs_out(scales):
+    entry = {"local_batch": 4, "not_in": scales}
+    study = Study.parse({"fixed": {"steps": 1, "global_batch": 8}, "beside": [entry], "scales": {"tiny": {}}}, "test")
+    with pytest.raises(SpecError, match="lists scales of the study \\(tiny\\); write such as not_in = \\['tiny'\\]"):
+        study.specs()
