@@ -14,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.contract.job import GradientSquares
 from paceline.frameworks.torch.training import TorchJob
 
+# Steps from one that is measured to the next: reading all gradients twice is 1 to 2 % of a step of the large CNN.
+STEPS_BETWEEN = 3
+
 
 class NoiseMeter:
     """The squared norms of an epoch, as tensors on the device until they are asked for: nothing waits for them."""
@@ -56,33 +59,40 @@ class MeasuresNoise(TorchJob):
         spec = self._context.spec
         self._by_worker = isinstance(self._module, DistributedDataParallel) and spec.workers > 1
         small = spec.samples_per_step // (spec.workers if self._by_worker else spec.accumulation)
-        self._meter, self._pass_number = NoiseMeter(small, spec.samples_per_step), 0
+        self._meter, self._pass_number, self._step_number = NoiseMeter(small, spec.samples_per_step), 0, 0
         if self._by_worker:
             for parameter in self._module.parameters():
                 if parameter.requires_grad:
                     parameter.register_post_accumulate_grad_hook(self._look)
 
+    @property
+    def _measures(self) -> bool:
+        return not self._step_number % STEPS_BETWEEN
+
     def _look(self, parameter: Tensor) -> None:
         """Notes the norm of a gradient when this worker has added its last pass to it; DDP averages it only then."""
-        if parameter.grad is not None and self._pass_number == self._context.spec.accumulation - 1:
+        is_last = self._pass_number == self._context.spec.accumulation - 1
+        if self._measures and is_last and parameter.grad is not None:
             self._meter.add_part(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square())
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         loss = super()._pass(inputs, targets, passes)
-        if self._pass_number == 0 and not self._by_worker:
+        if self._measures and self._pass_number == 0 and not self._by_worker:
             # Of the mean over all passes, the first has added its share.
             self._meter.add_part(squared_norm(self._bare_module()) * passes**2)
         self._pass_number += 1
         return loss
 
     def _update(self, loss: Tensor) -> None:
-        factor = 1.0 if self._scale is None else self._scale.factor
-        self._meter.end_step(squared_norm(self._bare_module()), factor)
-        self._pass_number = 0
+        if self._measures:
+            factor = 1.0 if self._scale is None else self._scale.factor
+            self._meter.end_step(squared_norm(self._bare_module()), factor)
+        self._pass_number, self._step_number = 0, self._step_number + 1
         super()._update(loss)
 
     def gradient_squares(self) -> GradientSquares:
-        """Those of the epoch."""
+        """Those of the epoch; the next one begins with a step that is measured."""
+        self._step_number = 0
         return self._meter.take()
 
 
