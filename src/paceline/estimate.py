@@ -14,6 +14,7 @@ from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, schedule
+from paceline.runs.pauses.looks import looks_in
 from paceline.spec import RunSpec
 from paceline.strategies import strategy, strategy_of_stored
 
@@ -43,6 +44,8 @@ class Pace:
         """The seconds of one run of this kind."""
         lengths = [steps for _, steps in schedule(spec)]
         evaluations = 0 if spec.instrumented else len(lengths)
+        # A run may come to its target sooner; how soon, only the run tells.
+        evaluations += looks_in(sum(lengths)) if spec.has_target else 0
         return self.once_seconds + self.step_seconds * sum(lengths) + self.evaluation_seconds * evaluations
 
 
@@ -57,6 +60,8 @@ class Estimate:
     # Kinds that take the pace of the most similar one, its steps scaled to their batch.
     extrapolated: int
     failure: str | None = None
+    # Whether runs look for a target, and end sooner where they come to it.
+    may_end_sooner: bool = False
 
 
 def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate:
@@ -85,7 +90,10 @@ def estimate(plan: Plan, stored: Iterable[Record], measure: Measure) -> Estimate
     seconds = sum(paces[kind(run.spec)].seconds(run.spec) for run in plan.to_run)
     seconds += sum(_shared_imports(plan, [record for records in measured_or_stored.values() for record in records]))
     measured = len(measured_or_stored)
-    return Estimate(seconds, len(stored_by_kind), measured - len(stored_by_kind), len(kinds) - measured, failure)
+    sooner = any(run.spec.has_target for run in plan.to_run)
+    return Estimate(
+        seconds, len(stored_by_kind), measured - len(stored_by_kind), len(kinds) - measured, failure, sooner
+    )
 
 
 def _small_batches_first(names: list[str], kinds: dict[str, RunSpec], seed: str) -> list[str]:
@@ -121,7 +129,9 @@ def _extrapolated_pace(spec: RunSpec, paces: dict[str, Pace], kinds: dict[str, R
 
 def kind(spec: RunSpec) -> str:
     """A text that is the same for runs with the same pace."""
-    return spec.model_dump_json(exclude=set(_LENGTH_FIELDS))
+    # A learning rate takes no time, and a search has many.
+    plain = spec.model_copy(update={"optimizer": spec.optimizer.model_copy(update={"lr": 1.0})})
+    return plain.model_dump_json(exclude=set(_LENGTH_FIELDS))
 
 
 def shortened_run(spec: RunSpec, most: int = MEASURED_STEPS) -> RunSpec:
@@ -140,7 +150,8 @@ def pace(record: Record) -> Pace:
     if training > record.wall_seconds:
         return Pace(record.wall_seconds, 0.0, 0.0)
     step = _step_seconds(record)
-    once = record.wall_seconds - step * sum(epoch.steps for epoch in record.epochs) - sum(evaluating)
+    steps = sum(epoch.steps for epoch in record.epochs)
+    once = record.wall_seconds - step * steps - sum(evaluating) - len(record.looks) * median(evaluating)
     return Pace(max(0.0, once), step, median(evaluating))
 
 

@@ -10,7 +10,7 @@ from paceline.data import data_source
 from paceline.data.base import DataRequest
 from paceline.errors import SpecError, nearest
 from paceline.spec import Shrunk
-from paceline.study import NOT_IN, Budget, Study
+from paceline.study import Budget, Study
 from paceline.workloads import workload
 
 # The scale of the study as it is written; every study has it.
@@ -38,7 +38,7 @@ def shrink(study: Study, scale: str, fixed: Collection[str] = ()) -> Study:
     changes = {name: value for name, value in _scale_fields(study, scale).items() if name not in fixed}
     repeats, budget = changes.pop("repeats", study.repeats), _smaller_budget(study, changes.pop("budget", None))
     _check_levels(study, scale, changes)
-    beside = tuple(_fewer_levels(entry, changes) for entry in study.beside if scale not in entry.get(NOT_IN, ()))
+    beside = tuple(_fewer_levels(entry, changes) for entry in study.beside if scale not in study.left_out_of(entry))
     smaller = study.with_fields(changes).model_copy(
         update={"repeats": min(repeats, study.repeats), "budget": budget, "beside": beside}
     )

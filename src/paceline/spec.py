@@ -342,6 +342,7 @@ class RunSpec(Frozen):
         return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 
 
+# Words for limits.
 _SIGNS = {
     "greater_than_equal": "at least", "greater_than": "more than", "less_than": "less than",
     "less_than_equal": "at most",

@@ -139,7 +139,18 @@ class Study(Frozen):
             specs |= {spec.key(): spec for spec in self._beside(entry).specs()}
         return _with_equal_slices(list(specs.values()))
 
+    def left_out_of(self, entry: dict[str, Any]) -> list[str]:
+        """The scales in which an entry beside the study is left out."""
+        names = entry.get(NOT_IN, [])
+        if not isinstance(names, list) or any(name not in self.scales for name in names):
+            raise SpecError(
+                f"study {self.name}: {NOT_IN} is {names!r}, and it lists scales of the study "
+                f"({', '.join(self.scales) or 'which has none'}); write such as {NOT_IN} = {[*self.scales][:1]}"
+            )
+        return names
+
     def _beside(self, entry: dict[str, Any]) -> "Study":
+        self.left_out_of(entry)
         fixed = {name: value for name, value in self.fixed.items() if not name.startswith("target_")}
         budget = entry.get("budget")
         study = Study(

@@ -14,7 +14,7 @@ from paceline.systems import local_system
 pytestmark = pytest.mark.torch
 
 # A rate so small that weights hardly move: all runs look at gradients of the same weights, but for biases that leave 0.
-STILL: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 1e-9}, "steps": 12, "noise_scale": True}
+STILL: dict[str, Any] = {"optimizer": {"name": "sgd", "lr": 1e-9}, "steps": 16, "noise_scale": True}
 TWO: dict[str, Any] = {"strategy": "torch-ddp", "workers": 2}
 FROZEN = """
 from torch import nn
@@ -30,7 +30,8 @@ def build():
 def noise(trained: Any, **fields: Any) -> GradientNoise:
     found = trained("mnist-small", **STILL, **fields).record.epochs[0].noise
     assert found is not None
-    assert found.steps == STILL["steps"]
+    # Every third one is measured.
+    assert found.steps == len(range(0, STILL["steps"], 3))
     return found
 
 
@@ -48,7 +49,7 @@ def test_one_worker_with_two_passes_sees_that_of_two_workers(trained: Any) -> No
     alone, two = noise(trained, strategy="torch-single", accumulation=2), noise(trained, **TWO)
     assert alone.big_square == pytest.approx(two.big_square, rel=1e-4)
     # It looks at one of the two parts of each batch.
-    assert alone.small_square == pytest.approx(two.small_square, rel=0.1)
+    assert alone.small_square == pytest.approx(two.small_square, rel=0.25)
     assert alone.small_square != pytest.approx(two.small_square, rel=1e-6)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from paceline.estimate import LEAST_STEPS, MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, shortened_run
 from paceline.plan import make_plan
-from paceline.record import Epoch, Record, Startup, Status
+from paceline.record import Epoch, Look, Record, Startup, Status
+from paceline.runs.pauses.looks import looks_in
 from paceline.study import Study
 from paceline.systems import System
 
@@ -36,6 +37,25 @@ def ran(spec, step=STEP, forked=False):
         study="trial", spec=spec, repeat=0, status=Status.OK, started_at="2026-01-01", wall_seconds=wall,
         epochs=tuple(epochs), startup=startup, step_seconds={0: (FIRST_STEP, *[step] * (sum(lengths) - 1))},
     )  # fmt: skip
+
+
+def test_runs_that_look_for_a_target_are_told_with_their_looks_and_may_end_sooner():
+    fixed = {"strategy": "fake", "dataset": "mnist-5k", "global_batch": 50, "steps": 100, "target_accuracy": 0.9}
+    study = Study(name="trial", fixed=fixed, factors={"optimizer": {"lr": [0.1, 0.2]}})
+    plan, asked = make_plan(study, set(), MACHINE, probe=lambda spec: None), []
+
+    def looking(spec):
+        asked.append(spec)
+        record = ran(spec)
+        looks = tuple(Look(step=step + 1, test_accuracy=0.1) for step in range(looks_in(spec.steps)))
+        wall = record.wall_seconds + EVALUATION * len(looks)
+        return record.model_copy(update={"looks": looks, "wall_seconds": wall})
+
+    told = estimate(plan, [], looking)
+    assert told.seconds == pytest.approx(2 * (ran(plan.to_run[0].spec).wall_seconds + EVALUATION * looks_in(100)))
+    assert told.may_end_sooner
+    # A learning rate takes no time.
+    assert len(asked) == 1
 
 
 def failing(spec):

@@ -145,3 +145,20 @@ def test_a_scale_with_a_batch_that_the_study_has_not_is_refused():
         SpecError, match="has global_batch 4, which the study itself has not; a scale has fewer of 8, 16"
     ):
         shrink(study, "tiny")
+
+
+def test_a_scale_has_fewer_levels_beside_the_study_too_and_leaves_out_what_is_not_in_it():
+    study = Study.parse(
+        {
+            "name": "search", "fixed": {"workload": "mlp", "strategy": "fake", "epochs": 1, "global_batch": 8},
+            "factors": {"seed": [0, 1, 2]},
+            "beside": [{"local_batch": 4, "seed": [0, 1]}, {"local_batch": 2, "not_in": ["tiny"]}],
+            "scales": {"tiny": {"seed": [0]}, "small": {"seed": [0, 1]}},
+        },
+        "test",
+    )  # fmt: skip
+    tiny, small = shrink(study, "tiny"), shrink(study, "small")
+    assert [(run.samples_per_step, run.seed) for run in tiny.specs()] == [(8, 0), (4, 0)]
+    assert [(run.samples_per_step, run.seed) for run in small.specs()] == [(8, 0), (8, 1), (4, 0), (4, 1), (2, 0)]
+    assert tiny.specs()[0].shrunk.changes == ("1 of 3 seeds", "2 of 3 parts")
+    assert small.specs()[0].shrunk.changes == ("2 of 3 seeds",)

@@ -281,3 +281,15 @@ def test_a_model_file_that_is_not_there_is_refused_with_the_place_looked_at_and_
 def test_a_folder_is_no_model_file(tmp_path):
     with pytest.raises(SpecError, match="there is no file"):
         ModelFile.from_text(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"target_accuracy": 1.5}, "target_accuracy 1.5 is out of range; it must be at most 1"),
+        ({"optimizer": {"schedule": "cosine", "final_lr": 2}}, "final_lr 2 is out of range; it must be at most 1"),
+    ],
+)
+def test_shares_above_one_are_refused_in_a_sentence(fields, words):
+    with pytest.raises(SpecError, match=words):
+        RunSpec.parse({"global_batch": 8, "steps": 1, **fields}, "test")

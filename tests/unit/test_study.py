@@ -281,3 +281,42 @@ def test_runs_beside_have_the_fixed_fields_but_the_target_and_fields_of_their_ow
         (2, 4, None),
     ]
     assert alone.workload == "mlp"
+
+
+def test_runs_beside_may_be_a_search_of_their_own_with_lists_in_tables_and_a_budget():
+    study = Study.parse(
+        {
+            "fixed": {"workload": "mlp", "strategy": "fake", "target_accuracy": 0.9,
+                      "optimizer": {"name": "sgd", "momentum": 0.9}},
+            "budget": {"samples": 100, "steps": 1},
+            "factors": {"global_batch": [8], "optimizer": {"lr": [0.1]}},
+            "beside": [{
+                "target_loss": 2.2, "global_batch": [8, 64], "budget": {"samples": 400, "steps": 10},
+                "optimizer": {"name": "adamw", "lr": [0.01, 0.1]},
+            }],
+        },
+        "test",
+    )  # fmt: skip
+    first, *others = study.specs()
+    assert (first.optimizer.momentum, first.steps, first.target_accuracy) == (0.9, 13, 0.9)
+    assert [(run.global_batch, run.steps, run.optimizer.lr) for run in others] == [
+        (8, 50, 0.01), (8, 50, 0.1), (64, 10, 0.01), (64, 10, 0.1),
+    ]  # fmt: skip
+    # A table takes the place of the fixed one.
+    assert {(run.optimizer.name, run.optimizer.momentum, run.target_loss) for run in others} == {("adamw", 0.0, 2.2)}
+
+
+def test_a_budget_beside_a_study_that_is_none_is_refused():
+    study = Study.parse(
+        {"fixed": {"global_batch": 8, "steps": 1}, "beside": [{"budget": {"samples": 0, "steps": 1}}]}, "test"
+    )
+    with pytest.raises(SpecError, match="budget beside it: samples 0 is out of range"):
+        study.specs()
+
+
+@pytest.mark.parametrize("scales", ["tiny", ["huge"], [3]])
+def test_scales_that_a_study_has_not_cannot_leave_runs_out(scales):
+    entry = {"local_batch": 4, "not_in": scales}
+    study = Study.parse({"fixed": {"steps": 1, "global_batch": 8}, "beside": [entry], "scales": {"tiny": {}}}, "test")
+    with pytest.raises(SpecError, match="lists scales of the study \\(tiny\\); write such as not_in = \\['tiny'\\]"):
+        study.specs()

@@ -53,7 +53,8 @@ def _outcome(row: Row) -> str:
 
 def progress(row: Row) -> list[str]:
     """How much sooner more workers are done, where their larger batch makes each sample worth less; else nothing."""
-    if row.speedup is None or row.progress_speedup is None or not row.noise_scale or row.spec.scaling != "weak":
+    several = row.spec.workers > 1 and row.spec.scaling == "weak"
+    if row.speedup is None or row.progress_speedup is None or not row.noise_scale or not several:
         return []
     worth, alone = row.progress_speedup / row.speedup, row.spec.samples_per_step // row.spec.workers
     return [

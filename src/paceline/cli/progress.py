@@ -227,7 +227,8 @@ def print_estimate(estimate: Estimate) -> None:
         (estimate.extrapolated, "the most similar of those"),
     ]
     counts = ", ".join(f"{count} from {words}" for count, words in sources if count)
-    output().print(f"about {format_seconds(estimate.seconds)} [dim](kinds of runs: {counts})[/]")
+    most = ", less where runs come to their target" if estimate.may_end_sooner else ""
+    output().print(f"about {format_seconds(estimate.seconds)}{most} [dim](kinds of runs: {counts})[/]")
     if estimate.failure:
         output().print(f"[yellow]a short run did not end well[/]: {escape(estimate.failure)}")
 

@@ -13,7 +13,7 @@ from paceline.link import NO_LINK, NetworkLink
 from paceline.plan import expand_strategies
 from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
-from paceline.spec import Execution, ModelFile, Precision
+from paceline.spec import Execution, ModelFile, Precision, RunSpec
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import LOCAL
 from paceline.units import parse_shape, parse_whole_numbers
@@ -43,13 +43,16 @@ def make_question(options: QuestionOptions) -> Question:
         raise SpecError(f"--workers {options.workers} has a count below 1; write such as 1..8")
     if options.tokens is not None and (options.tokens < 1 or options.samples is not None):
         raise SpecError(f"--tokens {options.tokens:g} must be at least 1, and without --samples; write such as 1e12")
+    optimizer = {name: values[0] for name, values in parse_pairs(options.optimizer, "--optimizer").items()}
+    # What is wrong with it is said before anything else is.
+    RunSpec.parse({"global_batch": 1, "steps": 1, "optimizer": optimizer}, "the question")
     precisions = [check_precision(name) for name in split_words(options.precision or "")]
     return Question(
         hardware=load_hardware(options.system, options.network),
         **model_fields(options),
         strategies=tuple(expand_strategies(split_words(options.strategy))) if options.strategy is not None else (),
         knobs={name: values[0] for name, values in parse_pairs(options.knob, "--knob").items()},
-        optimizer={name: values[0] for name, values in parse_pairs(options.optimizer, "--optimizer").items()},
+        optimizer=optimizer,
         workers=workers,
         global_batches=_batches(options.global_batch, "--global-batch"),
         local_batches=_batches(options.local_batch, "--local-batch"),

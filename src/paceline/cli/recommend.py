@@ -135,7 +135,14 @@ def _measured(answer: Answer, options: RecommendOptions) -> Answer:
 
 
 def _check(options: RecommendOptions, question: Question) -> None:
-    emit, measure = options.emit, options.measure
+    emit, measure, said = options.emit, options.measure, options.critical_batch
+    if said is not None and not 0 < said < float("inf"):
+        raise SpecError(f"--critical-batch {said:g} is no number of samples; give one such as 200")
+    if said is not None and options.objective != "time-to-accuracy":
+        raise SpecError(
+            f"--critical-batch {said:g} is for time to accuracy, and the objective is {options.objective}; "
+            f"leave it out, or use --objective time-to-accuracy"
+        )
     if len(question.links) > 1:
         raise SpecError(f"--link {options.link} names several links, and an answer is for one; ask for each by itself")
     if emit is not None and (emit not in (SCRIPT, *configs()) or options.as_json):
@@ -221,6 +228,8 @@ def _values(answer: Answer) -> dict[str, Any]:
         "system": answer.question.hardware.name,
         "pick": prediction_values(answer.pick.prediction) if answer.pick else None,
         "reasons": explain(answer),
+        **({"critical_batch": {"samples": known.value, "low": known.low, "high": known.high, "source": known.source}}
+           if (known := answer.critical_batch) is not None else {}),
         "ranked": [
             {**prediction_values(candidate.prediction), "behind": candidate.behind, "tied": candidate.tied,
              "measured": candidate.measured, "measured_values": list(candidate.measured_values),

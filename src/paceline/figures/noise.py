@@ -9,6 +9,8 @@ from paceline.analysis.rows import Row
 from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
 
 AXIS = "noise scale, samples"
+# Intervals without an upper end are drawn to this many times the largest number.
+OPEN_END = 1.5
 
 
 def applies(rows: Sequence[Row]) -> list[Row]:
@@ -20,10 +22,13 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A line per configuration, with the interval of each epoch."""
     measured = applies(rows)
     varying = varying_fields(measured)
+    known = [noise for row in measured for noise in row.noise if noise.scale is not None]
+    top = OPEN_END * max(end for noise in known for end in (noise.scale, noise.high) if end is not None)
     values: list[Value] = [
         {
             "series": f"{series_name(row, varying)} x{row.spec.workers}, batch {row.spec.samples_per_step:,}",
-            "epoch": number, "noise": noise.scale, "low": noise.low or noise.scale, "high": noise.high or noise.scale,
+            "epoch": number, "noise": noise.scale, "low": noise.low or noise.scale, "high": noise.high or top,
+            "end": "known" if noise.high else "open",
         }
         for row in measured
         for number, noise in enumerate(row.noise, start=1)
@@ -40,13 +45,17 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     y = altair.Y("noise:Q", title=AXIS, scale=scale)
     panel = altair.layer(
         base.mark_rule(strokeWidth=1.2, opacity=0.6).encode(y=altair.Y("low:Q", title=AXIS, scale=scale), y2="high:Q"),
+        # An interval without an upper end goes to the top and beyond.
+        base.transform_filter(altair.FieldEqualPredicate(field="end", equal="open"))
+        .mark_point(shape="triangle-up", size=60, filled=True, opacity=0.6)
+        .encode(y=altair.Y("high:Q", title=AXIS, scale=scale)),
         base.mark_line(strokeWidth=2).encode(y=y),
         base.mark_point(size=50, filled=True, opacity=1).encode(
             y=y, tooltip=["series:N", "epoch:Q", altair.Tooltip("noise:Q", format=",.0f")]
         ),
     ).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)
     how = [
-        "Simple noise scale of McCandlish et al. (2018) of each epoch, bars: 90 % interval",
+        "Simple noise scale of McCandlish et al. (2018) of each epoch; bars: 90 % interval, arrow: no upper end",
         "Batches much larger than it hardly make a gradient better",
     ]
     return compose_chart(Drawing([panel]), measured, "Gradient noise scale over training", how)

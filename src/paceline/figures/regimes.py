@@ -28,8 +28,8 @@ AXIS = "global batch, samples"
 MARGIN = 1.3
 # A stretch of the axis below this share of it has no room for its name.
 LEAST_NAMED = 0.15
-# Where the ends of the regimes are drawn, from the foot of the panel, and how far apart.
-HEIGHT_OF_ENDS, GAP_OF_ENDS = 0.23, 0.095
+# How far the first end of a regime is drawn above the foot of the panel, and each other below it, in pixels.
+FIRST_END, GAP_OF_ENDS = 69, 28
 # Room for them below the dots, as a part of the axis.
 FOOT = 0.3
 
@@ -70,6 +70,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
     y = altair.Y("steps:Q", title=f"steps to {search.target}", scale=scale["y"])
     layers = []
     if search.regimes is not None:
+        layers += _bands(search.regimes, span, scale["x"])
         layers += _curves(search.regimes, (min(batches), span[1]), [min(every) / MARGIN, height[1]], x, y)
     base = altair.Chart(altair.Data(values=dots))
     layers.append(
@@ -81,12 +82,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
         search.title,
         subtitle=wrap_lines(" ".join(describe_search(search)), SUBTITLE_CHARACTERS),
     )
-    panel = altair.layer(*layers)
-    if search.regimes is not None:
-        # The height of the ends is one of the panel, not of steps.
-        bands = altair.layer(*_bands(search.regimes, span, scale["x"]))
-        panel = altair.layer(bands, panel).resolve_scale(y="independent")
-    return panel.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
+    return altair.layer(*layers).properties(width=PANEL_WIDTH, height=PANEL_HEIGHT, title=title)
 
 
 def _height(low: float, high: float, has_foot: bool) -> list[float]:
@@ -125,30 +121,29 @@ def _ends(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> l
     """The critical batch and the ends of the regimes beside it, each with its interval, at the foot of the panel."""
     ends = {"perfect scaling ends": regimes.perfect_up_to, "critical batch": regimes.critical_batch,
             "hardly any gain begins": regimes.little_from}  # fmt: skip
-    values: list[Value] = [
-        {"name": name, "at": end.value, "low": max(end.low or span[0], span[0]),
-         "high": min(end.high or span[1], span[1]), "height": HEIGHT_OF_ENDS - place * GAP_OF_ENDS}
-        for place, (name, end) in enumerate(ends.items())
-    ]  # fmt: skip
-    middle = float(np.sqrt(span[0] * span[1]))
+    charts = []
+    for place, (name, end) in enumerate(ends.items()):
+        low, high = max(end.low or span[0], span[0]), min(end.high or span[1], span[1])
+        if low < high:
+            y = altair.value(PANEL_HEIGHT - FIRST_END + place * GAP_OF_ENDS)
+            value: Value = {"name": name, "at": end.value, "low": low, "high": high}
+            charts += _end(altair.Chart(altair.Data(values=[value])).encode(y=y), value, span, scale)
+    return charts
+
+
+def _end(base: altair.Chart, value: Value, span: tuple[float, float], scale: altair.Scale) -> list[altair.Chart]:
+    """An interval as a line, its number as a tick where it is in the panel, and its name above."""
+    x = {name: altair.X(f"{name}:Q", scale=scale, title=AXIS) for name in ("low", "high", "at")}
     # Names stay within the panel: those on its right end where their line does.
-    drawn = [{**value, "right": value["low"] > middle} for value in values if value["low"] < value["high"]]
-    base = altair.Chart(altair.Data(values=drawn))
-    marks = base.encode(y=altair.Y("height:Q", axis=None, scale=altair.Scale(domain=[0, 1])))
-    x = altair.X("low:Q", scale=scale, title=AXIS)
-    inside = f"datum.at >= {span[0]} && datum.at <= {span[1]}"
-    return [
-        marks.mark_rule(strokeWidth=1.6, color=SOFT).encode(x=x, x2="high:Q"),
-        marks.transform_filter(inside)
-        .mark_tick(thickness=3, size=11, color=INK, orient="vertical")
-        .encode(x=altair.X("at:Q", scale=scale, title=AXIS), tooltip=["name:N", "at:Q", "low:Q", "high:Q"]),
-        *(
-            marks.transform_filter(altair.FieldEqualPredicate(field="right", equal=align == "right"))
-            .mark_text(fontSize=10, color=SOFT, align=align, baseline="bottom", dy=-3)
-            .encode(x=altair.X(f"{end}:Q", scale=scale, title=AXIS), text="name:N")
-            for align, end in (("left", "low"), ("right", "high"))
-        ),
+    align, end = ("right", "high") if value["low"] > np.sqrt(span[0] * span[1]) else ("left", "low")
+    charts = [
+        base.mark_rule(strokeWidth=1.6, color=SOFT).encode(x=x["low"], x2="high:Q"),
+        base.mark_text(fontSize=10, color=SOFT, align=align, baseline="bottom", dy=-3).encode(x=x[end], text="name:N"),
     ]
+    if span[0] <= value["at"] <= span[1]:
+        tick = base.mark_tick(thickness=3, size=11, color=INK, orient="vertical")
+        charts.append(tick.encode(x=x["at"], tooltip=["name:N", "at:Q", "low:Q", "high:Q"]))
+    return charts
 
 
 def _curves(

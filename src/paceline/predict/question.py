@@ -123,7 +123,7 @@ class Question:
         """The predictor of all runs of the question."""
         described, price = self.hardware.price_per_device_hour, self.price_per_device_hour
         return Predictor(
-            self.hardware, self.facts, self._samples, described.value if price is None and described else price,
+            self.hardware, self.facts, self.epoch_samples, described.value if price is None and described else price,
             data_bytes(self.base),
             TracedModel(self.base) if self.model is not None else None,
             self.tokens_per_sample,
@@ -131,7 +131,8 @@ class Question:
         )  # fmt: skip
 
     @property
-    def _samples(self) -> int:
+    def epoch_samples(self) -> int:
+        """Samples of one epoch, or of all tokens that are to be trained on."""
         if self.tokens is not None:
             if self.tokens_per_sample is None:
                 raise SpecError(f"--tokens is about sequences, and {self.base.workload} has none; use --samples")

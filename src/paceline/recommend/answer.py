@@ -109,7 +109,10 @@ def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: C
     question = replace(question, workers=worker_counts(question.workers))
     if goal == "time-to-accuracy" and critical_batch is not None:
         chosen, chooses_batch = counting_samples(chosen), question.chose_batch
-        question = replace(question, global_batches=critical_batch.batches_around) if chooses_batch else question
+        if chooses_batch:
+            around = critical_batch.batches_around
+            fitting = tuple(batch for batch in around if batch <= question.epoch_samples) or around[:1]
+            question = replace(question, global_batches=fitting)
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     considered = predictions = 0

@@ -10,14 +10,14 @@ from paceline.predict.measured import MeasuredStep, measured_step
 from paceline.recommend.answer import Answer, Candidate, Measurement, with_measurements
 from paceline.record import Record
 from paceline.runs.probe import probe
-from paceline.spec import BASELINE, DEFAULT_GLOBAL_BATCH, RunSpec
+from paceline.spec import BASELINE, RunSpec
 from paceline.store import Store
 from paceline.systems import local_system
 
 STUDY = "recommend"
 STEPS_OF_AN_EPOCH = 8
-# The run that measures the noise of gradients: passes of its steps, and epochs.
-NOISE_PASSES, NOISE_EPOCHS = 4, 2
+# The run that measures the noise of gradients: its batch, small so that there are many steps, their passes, and epochs.
+NOISE_BATCH, NOISE_PASSES, NOISE_EPOCHS = 64, 4, 2
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def try_best(
 def measure_noise(answer: Answer, store: Store, listener: Listener) -> None:
     """Measures the noise of gradients in a short run on one worker, where the model can be trained so."""
     base = answer.question.base
-    batch = {"global_batch": DEFAULT_GLOBAL_BATCH, "local_batch": None, "accumulation": NOISE_PASSES}
+    batch = {"global_batch": NOISE_BATCH, "local_batch": None, "accumulation": NOISE_PASSES}
     length = {"epochs": NOISE_EPOCHS, "steps": None}
     spec = complete(
         base.model_copy(update={"strategy": BASELINE, "workers": 1, "noise_scale": True, **batch, **length})

@@ -109,6 +109,20 @@ def test_time_to_accuracy_promises_no_accuracy_without_a_critical_batch() -> Non
     assert "until the model is good enough" in explain(recommend(asked, "time-to-accuracy", critical_batch=64))[0]
 
 
+def test_the_batch_is_chosen_around_the_critical_one_where_nobody_names_one() -> None:
+    asked = question(**LARGE, workers=(1, 8), strategies=("torch-single", "torch-ddp"))
+    small, large = (recommend(asked, "time-to-accuracy", critical_batch=critical) for critical in (64, 1024))
+    assert small.pick is not None and large.pick is not None
+    assert small.pick.spec.samples_per_step < large.pick.spec.samples_per_step
+    assert {one.spec.samples_per_step for one in small.ranked} <= {16, 32, 64, 128, 256}
+    # The best batch stands for its strategy and number of workers.
+    assert len({(one.spec.strategy, one.spec.workers) for one in small.ranked}) == len(small.ranked)
+    assert "per epoch of progress predicted" in explain(small)[0]
+    # No batch is larger than the data.
+    beyond = recommend(asked, "time-to-accuracy", critical_batch=16384)
+    assert {one.spec.samples_per_step for one in beyond.ranked} <= {4096}
+
+
 def test_what_is_known_of_the_critical_batch_is_said_and_its_interval_is_counted_in() -> None:
     asked = question(**LARGE, global_batches=(512,), workers=(8,), strategies=("torch-ddp",))
     known = recommend(asked, "time-to-accuracy", critical_batch=CriticalBatch(256, 128, 512, "from 9 stored runs"))

@@ -11,6 +11,20 @@ from paceline.spec import RunSpec
 SHARE_BETWEEN_LOOKS = 1 / 20
 
 
+def is_due(steps: int, last: int) -> bool:
+    """Whether to look after so many steps, the last look being after `last`."""
+    return steps - last >= max(1, int(steps * SHARE_BETWEEN_LOOKS))
+
+
+def looks_in(steps: int) -> int:
+    """How many looks a run of so many steps takes that never comes to its target."""
+    count = last = 0
+    for step in range(1, steps + 1):
+        if is_due(step, last):
+            count, last = count + 1, step
+    return count
+
+
 @dataclass
 class Looker:
     """Evaluates a job after steps that are ever further apart; the time of it is in no epoch.
@@ -30,7 +44,7 @@ class Looker:
         """Counts steps and looks where one was due; gives the nanoseconds that this took."""
         self.steps += count
         last = self.looks[-1].step if self.looks else 0
-        if self.steps - last < max(1, int(self.steps * SHARE_BETWEEN_LOOKS)):
+        if not is_due(self.steps, last):
             return 0
         nanoseconds, cpu_seconds = between_steps(self.job, self._look)
         self.cpu_seconds += cpu_seconds

@@ -1,19 +1,21 @@
 """Squared norms of gradients over a part of the batch and over all of it, from passes that are made anyway.
 
-With DistributedDataParallel the part is a worker's share, looked at in the bucket before it is averaged. On one worker
-it is the first of several passes.
+With DistributedDataParallel the part is a worker's share, looked at before it is averaged. On one worker it is the
+first of several passes.
 """
 
 import math
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.contract.job import GradientSquares
 from paceline.frameworks.torch.training import TorchJob
+
+# Steps from one that is measured to the next: reading all gradients twice is 1 to 2 % of a step of the large CNN.
+STEPS_BETWEEN = 3
 
 
 class NoiseMeter:
@@ -55,28 +57,42 @@ class MeasuresNoise(TorchJob):
     def __init__(self, *parts: Any, **more: Any) -> None:
         super().__init__(*parts, **more)
         spec = self._context.spec
-        self._by_bucket = isinstance(self._module, DistributedDataParallel) and spec.workers > 1
-        small = spec.samples_per_step // (spec.workers if self._by_bucket else spec.accumulation)
-        self._meter, self._pass_number = NoiseMeter(small, spec.samples_per_step), 0
-        if self._by_bucket:
-            self._module.register_comm_hook(self._meter, average_and_measure)
+        self._by_worker = isinstance(self._module, DistributedDataParallel) and spec.workers > 1
+        small = spec.samples_per_step // (spec.workers if self._by_worker else spec.accumulation)
+        self._meter, self._pass_number, self._step_number = NoiseMeter(small, spec.samples_per_step), 0, 0
+        if self._by_worker:
+            for parameter in self._module.parameters():
+                if parameter.requires_grad:
+                    parameter.register_post_accumulate_grad_hook(self._look)
+
+    @property
+    def _measures(self) -> bool:
+        return not self._step_number % STEPS_BETWEEN
+
+    def _look(self, parameter: Tensor) -> None:
+        """Notes the norm of a gradient when this worker has added its last pass to it; DDP averages it only then."""
+        is_last = self._pass_number == self._context.spec.accumulation - 1
+        if self._measures and is_last and parameter.grad is not None:
+            self._meter.add_part(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square())
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         loss = super()._pass(inputs, targets, passes)
-        if self._pass_number == 0 and not self._by_bucket:
+        if self._measures and self._pass_number == 0 and not self._by_worker:
             # Of the mean over all passes, the first has added its share.
             self._meter.add_part(squared_norm(self._bare_module()) * passes**2)
         self._pass_number += 1
         return loss
 
     def _update(self, loss: Tensor) -> None:
-        factor = 1.0 if self._scale is None else self._scale.factor
-        self._meter.end_step(squared_norm(self._bare_module()), factor)
-        self._pass_number = 0
+        if self._measures:
+            factor = 1.0 if self._scale is None else self._scale.factor
+            self._meter.end_step(squared_norm(self._bare_module()), factor)
+        self._pass_number, self._step_number = 0, self._step_number + 1
         super()._update(loss)
 
     def gradient_squares(self) -> GradientSquares:
-        """Those of the epoch."""
+        """Those of the epoch; the next one begins with a step that is measured."""
+        self._step_number = 0
         return self._meter.take()
 
 
@@ -84,17 +100,6 @@ def squared_norm(module: torch.nn.Module) -> Tensor:
     """The squared norm of all gradients together, of those in two bytes as well in single precision."""
     gradients = [parameter.grad.float() for parameter in module.parameters() if parameter.grad is not None]
     return torch.stack(torch._foreach_norm(gradients)).square().sum()
-
-
-def average_and_measure(meter: NoiseMeter, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Averages a bucket over all workers, as DDP does by itself, and notes the norm of this worker's share of it."""
-    gradients = bucket.buffer()
-    # Of gradients in two bytes, the difference of two squares would be lost in rounding.
-    exact = gradients.float()
-    meter.add_part(torch.dot(exact, exact))
-    gradients.div_(dist.get_world_size())
-    future = dist.all_reduce(gradients, async_op=True).get_future()
-    return future.then(lambda done: done.value()[0])
 
 
 def with_noise(kind: type[TorchJob], measures: bool) -> type[TorchJob]:
