@@ -17,7 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.errors import SpecError
+from paceline.errors import SpecError, near_names
 
 # Characters of an identity.
 KEY_LENGTH = 16
@@ -169,7 +169,9 @@ class ScriptFile(UserFile):
         """The script at that path."""
         path = Path(text).expanduser().resolve()
         if not path.is_file():
-            raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
+            near = near_names(path.stem, sorted(file.stem for file in path.parent.glob("*.py")))
+            meant = f"did you mean {near[0]}.py?" if near else "give the path of a Python file, such as train.py"
+            raise SpecError(f"there is no script {path}; {meant}")
         try:
             compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
