@@ -121,7 +121,7 @@ SOAK = {
             "test_a_study_is_started_watched_and_found_among_the_results", "test_a_figure_is_looked_at_and_explored",
             "test_a_long_study_is_stopped_by_its_button", "test_a_page_of_another_site_can_start_nothing",
             "test_two_configurations_are_ticked_and_stand_side_by_side",
-            "test_wrong_input_is_shown_where_the_study_would_be",
+            "test_wrong_input_is_shown_where_the_study_would_be", "test_the_advisor_runs_the_best_here_and_ranks_again",
             "test_results_are_filtered_without_leaving_the_page_and_the_address_keeps_it",
             "test_a_table_is_sorted_by_its_headings",
         )

@@ -17,7 +17,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.errors import SpecError
+from paceline.errors import SpecError, near_names
 from paceline.user_input import is_file, user_path
 
 # Characters of an identity.
@@ -176,7 +176,9 @@ class ScriptFile(UserFile):
         """The script at that path."""
         path = user_path(text, "script")
         if not is_file(path):
-            raise SpecError(f"there is no script {path}; give the path of a Python file, such as train.py")
+            near = near_names(path.stem, sorted(file.stem for file in path.parent.glob("*.py")))
+            meant = f"did you mean {near[0]}.py?" if near else "give the path of a Python file, such as train.py"
+            raise SpecError(f"there is no script {path}; {meant}")
         try:
             compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:

@@ -19,6 +19,7 @@ import pytest
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Longer than anything here takes on a slow and busy machine; only what never happens takes longer.
 PATIENCE_SECONDS = 120.0
+POLL_SECONDS = 0.05
 READ_BYTES = 1 << 20
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking",
@@ -26,6 +27,10 @@ OPTIONS = (
 )  # fmt: skip
 # The debugging pipe's numbers: Chromium reads from the first and writes to the second.
 THEIRS_IN, THEIRS_OUT = 3, 4
+
+
+class NoAnswerError(AssertionError):
+    """The page could not say: an expression failed, or there is no page at the moment."""
 
 
 class Browser:
@@ -44,16 +49,28 @@ class Browser:
         os.close(theirs_out)
         self._buffer, self._number, self._session = b"", 0, None
         self.errors: list[str] = []
-        targets = self.call("Target.getTargets")["targetInfos"]
-        page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=self._page(), flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+
+    def _page(self) -> str:
+        """The page that it opens with, which on a busy machine takes a moment."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            for target in self.call("Target.getTargets")["targetInfos"]:
+                if target["type"] == "page":
+                    return str(target["targetId"])
+            time.sleep(POLL_SECONDS)
+        raise AssertionError("Chromium opened no page")
 
     def close(self) -> None:
         """Ends the browser."""
         self._process.terminate()
-        self._process.wait(PATIENCE_SECONDS)
+        try:
+            self._process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         os.close(self._write)
         os.close(self._read)
 
@@ -67,7 +84,8 @@ class Browser:
         while True:
             said = self._next()
             if said.get("id") == self._number:
-                assert "error" not in said, f"{method}: {said['error']}"
+                if "error" in said:
+                    raise NoAnswerError(f"{method}: {said['error']}")
                 result: dict[str, Any] = said["result"]
                 return result
             self._note(said)
@@ -97,22 +115,32 @@ class Browser:
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
+        # The page that is left is marked, as it may have the same address.
+        self.evaluate("window.left = true")
         self.call("Page.navigate", url=page.as_uri())
-        self.wait_for(f"location.href === {json.dumps(page.as_uri())} && document.readyState === 'complete'")
+        there = f"!window.left && location.href === {json.dumps(page.as_uri())}"
+        self.wait_for(f"{there} && document.readyState === 'complete'")
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        if "exceptionDetails" in answer:
+            raise NoAnswerError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """Until the expression is true; gives its value."""
+        """Until the expression is true; gives its value. While one page gives way to the next, it is not."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := self.evaluate(expression)):
+        while not (found := self._value_if_any(expression)):
             assert time.monotonic() < deadline, f"waited in vain for {expression}"
-            time.sleep(0.05)
+            time.sleep(POLL_SECONDS)
         return found
+
+    def _value_if_any(self, expression: str) -> Any:
+        try:
+            return self.evaluate(expression)
+        except NoAnswerError:
+            return None
 
     def picture(self, path: Path) -> None:
         """The whole page as PNG."""

@@ -130,7 +130,7 @@ def test_the_page_has_its_sections_in_order_and_a_way_to_each(page: Element) -> 
 def test_the_answer_comes_first_with_a_line_for_each_setting(page: Element) -> None:
     first = next(part for part in page.all("main")[0].inside if isinstance(part, Element))
     assert first.attributes["class"] == "answer"
-    assert first.text == "fake alone was measured, in 2 settings; 1 of 2 have too few runs to be sure."
+    assert first.text == "fake alone was measured, in 2 settings; 1 of 2 has too few runs to be sure."
     (table,) = page.all("table", **{"class": "verdicts"})
     assert [heading.text for heading in table.all("th")] == ["setting", "best", "by how much", "how sure"]
     lines = [[cell.text for cell in line.all("td")] for line in table.all("tbody")[0].all("tr")]

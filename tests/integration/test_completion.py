@@ -42,6 +42,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         (("run", "--strategy", "torch-dd"), {"torch-ddp"}),
         (("run", "--worklo"), {"--workload"}),
         (("predict", "--system", "8xh200-n"), {"8xh200-nvlink"}),
+        (("run", "--device", "cpu,cuda-"), {"cpu,cuda-slice"}),
+        (("export", "--to", "w"), {"wandb"}),
     ],
 )
 def test_tab_offers_commands_options_and_names(

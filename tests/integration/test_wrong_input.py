@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "zero workers": ([*FAKE, "--workers", "0"], "workers 0 is out of range; it must be at least 1"),
     "no number": ([*FAKE, "--workers", "two"], "--workers 'two' has 'two', which is not a whole number"),
+    "script": (["run", "absent.py"], "absent.py; give the path of a Python file, such as train.py"),
     "larger than data": (
         [*FAKE, "--train-samples", "100", "--global-batch", "256"],
         "global_batch 256 is larger than the 100 training samples of mnist-5k; use a smaller batch or more data",
@@ -157,3 +158,11 @@ def test_the_place_of_a_report_is_said_as_it_is(tool: Tool) -> None:
     assert ended.code == 0
     assert "report: page [b].html" in ended.out
     assert "page [b].html" in tool.listing()
+
+
+def test_a_study_that_was_not_run_is_refused_with_those_that_were(tool: Tool) -> None:
+    tool(*FAKE)
+    for command in (["show"], ["report"], ["explain"], ["compare", "fake", "fake"]):
+        ended = tool(*command, "--study", "comand-line")
+        assert ended.code == 2
+        assert "no runs of study 'comand-line' in paceline.db; did you mean 'command-line'?" in ended.err

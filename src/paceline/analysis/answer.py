@@ -105,7 +105,9 @@ def _over_settings(rows: Sequence[Row]) -> str:
     elif wins:
         name, times = wins.most_common(1)[0]
         won = [verdict for (verdict, _), names in zip(judged, winners, strict=True) if names == {name}]
-        parts.append(f"{name} is the fastest in {times} of {count} settings{_strengths(name, won)}")
+        leads = _leads(name, won)
+        unknown -= leads[Certainty.UNKNOWN]
+        parts.append(f"{name} is the fastest in {times} of {count} settings{_strengths(leads)}")
     parts += [
         f"{_of_all(number, count)} {word}"
         for number, word in (
@@ -120,26 +122,28 @@ def _over_settings(rows: Sequence[Row]) -> str:
     return f"{sentence.replace('all', 'All', 1) if sentence.startswith('all ') else sentence}."
 
 
-def _strengths(name: str, won: Sequence[Verdict]) -> str:
+def _leads(name: str, won: Sequence[Verdict]) -> Counter[Certainty]:
     """In how many settings it is how sure that a strategy is ahead of all others; empty where there are none."""
     leads = Counter[Certainty]()
     for verdict in won:
         rivals = [contender for contender in verdict.contenders if contender.name.partition(" ")[0] != name]
         if rivals:
             leads[judge([verdict.best, *rivals]).certainty] += 1
-    if len(leads) == 1:
-        (only,) = leads
-        return f", {_IN_WORDS[only]}"
-    return (
-        f" ({', '.join(f'{_IN_WORDS[lead]} in {leads[lead]}' for lead in _IN_WORDS if leads[lead])})" if leads else ""
-    )
+    return leads
+
+
+def _strengths(leads: Counter[Certainty]) -> str:
+    words = {lead: _IN_WORDS[lead] for lead in _IN_WORDS if leads[lead]}
+    if len(words) < 2:
+        return "".join(f", {word}" for word in words.values())
+    return f" ({', '.join(f'{word} in {leads[lead]}' for lead, word in words.items())})"
 
 
 _IN_WORDS = {
     Certainty.SURE: "surely",
     Certainty.LIKELY: "likely",
     Certainty.TIE: "tied",
-    Certainty.UNKNOWN: "not surely",
+    Certainty.UNKNOWN: "with too few runs to be sure",
 }
 
 

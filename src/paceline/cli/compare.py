@@ -13,7 +13,7 @@ from paceline.analysis.comparison import Comparison
 from paceline.analysis.comparison import compare as compare_sides
 from paceline.analysis.selection import Selector
 from paceline.cli.shell.completion import strategies_with_fields
-from paceline.cli.terminal import AsJson, Db, StudyName, output, print_json
+from paceline.cli.terminal import AsJson, Db, StudyName, output, print_json, refuse_unknown_study
 from paceline.errors import SpecError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -32,6 +32,7 @@ def compare(first: Side, second: Side, study: StudyName = None, db: Db = DEFAULT
     """Two sets of runs with a rank test: which is faster, by how much, or that there is no clear difference."""
     sides = Selector.parse(first), Selector.parse(second)
     with Store.open_existing(db) as store:
+        refuse_unknown_study(store, study)
         records = store.records(study)
     comparisons = compare_sides(records, *sides)
     if not comparisons:

@@ -11,7 +11,7 @@ from paceline.analysis.labels import group_by_setting, series_name, varying_fiel
 from paceline.analysis.rows import summarise
 from paceline.analysis.selection import Selector
 from paceline.analysis.thresholds import thresholds
-from paceline.cli.terminal import Db, StudyName, output
+from paceline.cli.terminal import Db, StudyName, output, refuse_unknown_study
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH, Store
 
@@ -26,6 +26,7 @@ def explain(
     """Why each strategy scales as it does: what fills its steps, whom it waits for, from where on it pays."""
     selector = Selector.parse(which) if which is not None else None
     with Store.open_existing(db) as store:
+        refuse_unknown_study(store, study)
         rows = summarise(store.records(study))
     console, explained = output(), False
     for title, group in group_by_setting(rows).items():

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from paceline.cli.options import make_option
+from paceline.cli.shell.completion import exporter_names
 from paceline.cli.terminal import Db, StudyName, errors, output
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH, Store
@@ -14,7 +15,11 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", help="tensorboard, mlflow, wandb, csv, parquet, json.", metavar="KIND", show_default=False
+            "--to",
+            help="tensorboard, mlflow, wandb, csv, parquet, json.",
+            metavar="KIND",
+            show_default=False,
+            autocompletion=exporter_names,
         ),
     ],
     out: Annotated[

@@ -11,7 +11,14 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from paceline.cli.shell.completion import dataset_names, network_names, strategy_names, system_names, workload_names
+from paceline.cli.shell.completion import (
+    dataset_names,
+    network_names,
+    progress_forms,
+    strategy_names,
+    system_names,
+    workload_names,
+)
 
 Options = TypeVar("Options")
 Complete = Callable[[str], list[str]]
@@ -55,7 +62,9 @@ On = Annotated[
     str | None,
     make_option("Machines: local, ssh:HOST,HOST, slurm, ray, or a fleet file (docs/machines.md).", "FLEET"),
 ]
-ProgressForm = Annotated[str, make_option("bar, or json: one object per line on standard error.", "FORM")]
+ProgressForm = Annotated[
+    str, make_option("bar, or json: one object per line on standard error.", "FORM", complete=progress_forms)
+]
 MODEL_PANEL, SYSTEM_PANEL = "The model", "The system"
 System = Annotated[
     str | None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from paceline.cli.options import make_option
-from paceline.cli.terminal import Db, StudyName, errors, flag, output
+from paceline.cli.terminal import Db, StudyName, errors, flag, output, refuse_unknown_study
 from paceline.store import DEFAULT_PATH, Store
 
 
@@ -20,6 +20,7 @@ def report(
     from paceline.report import write_figures, write_report
 
     with Store.open_existing(db) as store:
+        refuse_unknown_study(store, study)
         records = store.records(study)
     with errors().status("drawing the figures"):
         path = write_report(records, out)

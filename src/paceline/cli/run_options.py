@@ -9,7 +9,7 @@ import typer
 
 from paceline.cli.fields import parse_pairs, study_fields
 from paceline.cli.options import Complete, On, ProgressForm, make_option
-from paceline.cli.shell.completion import dataset_names, strategy_names, study_names, workload_names
+from paceline.cli.shell.completion import dataset_names, strategy_names, study_names, values_of, workload_names
 from paceline.cli.terminal import Db, flag
 from paceline.errors import UserError
 from paceline.plan import missing_defaults
@@ -28,8 +28,8 @@ def _what(help_text: str, metavar: str, complete: Complete | None = None) -> Any
     return make_option(help_text, metavar, panel=_WHAT, complete=complete)
 
 
-def _how(help_text: str, metavar: str, *names: str) -> Any:
-    return make_option(help_text, metavar, *names, panel=_HOW)
+def _how(help_text: str, metavar: str, *names: str, words_of: str | None = None) -> Any:
+    return make_option(help_text, metavar, *names, panel=_HOW, complete=values_of(words_of) if words_of else None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +72,37 @@ class TrainingOptions:
     seed: Annotated[str | None, _what("Seed(s) of weights and order.", "N,...")] = None
     optimizer: Annotated[list[str] | None, _how("Such as name=adamw, lr=0.01, schedule=cosine.", "NAME=VALUE")] = None
     accumulation: Annotated[str | None, _how("Passes of a step, over parts of its batch.", "N,...")] = None
-    recompute: Annotated[str | None, _how("Activations computed again: none, selective, full.", "NAME,...")] = None
+    recompute: Annotated[
+        str | None, _how("Activations computed again: none, selective, full.", "NAME,...", words_of="recompute")
+    ] = None
     clip: Annotated[float | None, _how("Scale gradients down to this global norm.", "NORM")] = None
     noise_scale: Annotated[
         bool,
         typer.Option("--noise-scale", help="Measure how noisy gradients are: which batch pays.", rich_help_panel=_HOW),
     ] = False
-    batch_norm: Annotated[str | None, _how("Statistics of batch norms: local, synchronised.", "NAME,...")] = None
-    dropout: Annotated[str | None, _how("Dropout drawn by-worker, by-sample.", "NAME,...")] = None
-    precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...")] = None
-    reduction: Annotated[str | None, _how("Gradients added up in fp32 or bf16.", "NAME,...")] = None
+    batch_norm: Annotated[
+        str | None, _how("Statistics of batch norms: local, synchronised.", "NAME,...", words_of="batch_norm")
+    ] = None
+    dropout: Annotated[str | None, _how("Dropout drawn by-worker, by-sample.", "NAME,...", words_of="dropout")] = None
+    precision: Annotated[str | None, _how("fp32, tf32, bf16, fp16, bf16-pure.", "NAME,...", words_of="precision")] = (
+        None
+    )
+    reduction: Annotated[str | None, _how("Gradients added up in fp32 or bf16.", "NAME,...", words_of="reduction")] = (
+        None
+    )
     offload: Annotated[str | None, _how("Keep shards in the host's memory: true, false.", "BOOL,...")] = None
-    execution: Annotated[str | None, _how("eager, compiled, graph, compiled+graph.", "NAME,...")] = None
-    memory_format: Annotated[str | None, _how("channels_last, contiguous.", "NAME,...")] = None
-    device: Annotated[str | None, _how("cpu, cuda, cuda-slice.", "NAME,...")] = None
+    execution: Annotated[
+        str | None, _how("eager, compiled, graph, compiled+graph.", "NAME,...", words_of="execution")
+    ] = None
+    memory_format: Annotated[str | None, _how("channels_last, contiguous.", "NAME,...", words_of="memory_format")] = (
+        None
+    )
+    device: Annotated[str | None, _how("cpu, cuda, cuda-slice.", "NAME,...", words_of="device")] = None
     slices: Annotated[int | None, _how("Cut the GPU into so many (cuda-slice).", "N")] = None
-    transport: Annotated[str | None, _how("How slices talk: auto, socket.", "NAME,...")] = None
+    transport: Annotated[str | None, _how("How slices talk: auto, socket.", "NAME,...", words_of="transport")] = None
     link: Annotated[str | None, _how("Between workers, such as 1gbit or 100mbit:5ms.", "RATE[:DELAY],...")] = None
     cores_per_worker: Annotated[str | None, _how("CPU cores of each worker.", "N,...")] = None
-    allocator: Annotated[str | None, _how("tuned, default.", "NAME,...")] = None
+    allocator: Annotated[str | None, _how("tuned, default.", "NAME,...", words_of="allocator")] = None
     loader_workers: Annotated[str | None, _how("Processes that read batches for each worker.", "N,...")] = None
     prefetch: Annotated[str | None, _how("Batches that each of them reads ahead.", "N,...")] = None
     pin_memory: Annotated[str | None, _how("Read batches where a GPU copies from: true, false.", "BOOL,...")] = None

@@ -20,7 +20,7 @@ from paceline.analysis.rows import Row, Summary, SummaryOptions
 from paceline.cli.options import make_option
 from paceline.cli.tables.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.tables.long_table import LongTable
-from paceline.cli.terminal import Db, StudyName, flag, output, print_json
+from paceline.cli.terminal import Db, StudyName, flag, output, print_json, refuse_unknown_study
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -61,6 +61,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     """The results as tables: medians, spread, speed-up and scaling efficiency."""
     options = checked_options(target, price)
     with Store.open_existing(db) as store:
+        refuse_unknown_study(store, study)
         summary, run_findings = summarise_stored(store.configurations(study))
         rows = summary.rows(oversubscribed, options)
         findings = run_findings.gather(rows)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paceline.cli.shell.completion import stored_study_names
-from paceline.errors import UserError
+from paceline.errors import UserError, nearest
 from paceline.user_input import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from paceline.store import Store
 
 
 @cache
@@ -117,6 +119,13 @@ def print_json(values: object) -> None:
 def flag(name: str, about: str) -> Any:
     """An option that is switched on rather than given a value."""
     return typer.Option(name, help=about)
+
+
+def refuse_unknown_study(store: "Store", study: str | None) -> None:
+    """Refuses the name of a study that a results file with others has not."""
+    known = store.studies() if study is not None else []
+    if study is not None and known and study not in known:
+        raise UserError(f"there are no runs of study {study!r} in {store.path}; {nearest(study, known)}")
 
 
 AsJson = Annotated[bool, flag("--json", "As JSON.")]

@@ -9,7 +9,7 @@ import typer
 from paceline.analysis.selection import Selector
 from paceline.analysis.timeline import chrome_timeline
 from paceline.cli.options import make_option
-from paceline.cli.terminal import Db, StudyName, output
+from paceline.cli.terminal import Db, StudyName, output, refuse_unknown_study
 from paceline.errors import SpecError, user_can_choose
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -26,6 +26,7 @@ def timeline(
     """A timeline of a few steps, one track per rank, that ui.perfetto.dev and chrome://tracing open."""
     selector = Selector.parse(which)
     with Store.open_existing(db) as store:
+        refuse_unknown_study(store, study)
         records = store.records(study)
     matching = [record for record in records if record.timeline and selector.matches(record.spec)]
     if not matching:

@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.markup import escape
 
 from paceline.cli.options import Network, System, make_option
-from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json
+from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json, refuse_unknown_study
 from paceline.errors import SpecError
 from paceline.predict.against import ChoiceLoss, ComparedRun, Comparison, ErrorSummary, compare
 from paceline.predict.logged import read_log
@@ -47,6 +47,7 @@ def validate(
     rows: list[Row] = []
     if is_file(db):
         with Store.open_existing(db) as store:
+            refuse_unknown_study(store, study)
             rows = validate_records(store.records(study), hardware)
     published, training = published_rows(), list(training_rows())
     if as_json:

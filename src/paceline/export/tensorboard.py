@@ -16,7 +16,7 @@ from paceline.units import format_count
 METRICS = ("epoch/samples_per_second", "epoch/seconds", "epoch/train_loss", "epoch/test_loss", "epoch/test_accuracy",
            "epoch/joules")  # fmt: skip
 # Settings that have a column even where all runs have the same.
-ALWAYS = ("workload", "strategy", "workers", "global_batch", "repeat")
+ALWAYS = ("workload", "strategy", "workers", "global_batch")
 # File systems take 255 bytes; letters beyond ASCII have up to four.
 LONGEST_BYTES, LONGEST_NAME, DIGITS = 250, 60, 8
 EVENTS = "events.out.tfevents.*.paceline"
@@ -33,13 +33,18 @@ def write(records: Sequence[Record], out: str, of: str) -> str:
 
 def columns(records: Sequence[Record]) -> dict[str, Scalar]:
     """Settings in which runs differ, with a value of one of them."""
-    run_settings = [settings(record) for record in records]
+    run_settings = [_configuration(record) for record in records]
     values = {name: value for fields in run_settings for name, value in fields.items()}
     return {
         name: value
         for name, value in values.items()
         if name in ALWAYS or len({fields.get(name) for fields in run_settings}) > 1
     }
+
+
+def _configuration(record: Record) -> dict[str, Scalar]:
+    """Settings without the number of the repeat: the table has a line for all repeats, with their mean."""
+    return {name: value for name, value in settings(record).items() if name != "repeat"}
 
 
 def _write_events(folder: Path, seconds: int, events: list[bytes]) -> None:
@@ -54,7 +59,7 @@ def _events(record: Record) -> list[bytes]:
     status = event_file.SUCCESS if record.ok else event_file.FAILURE
     return [
         event_file.opening(began),
-        event_file.session_start(began, settings(record), configuration_name(record.spec)),
+        event_file.session_start(began, _configuration(record), configuration_name(record.spec)),
         *(event_file.scalar(point.seconds, point.step, point.name, point.value) for point in points(record)),
         event_file.session_end(began + record.wall_seconds, status),
     ]

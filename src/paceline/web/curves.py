@@ -5,24 +5,32 @@ from typing import Any
 
 from paceline.units import format_bytes, format_percent, format_rate
 
-# More than a small drawing can show; beyond this every second point goes.
+# More than a small drawing can show; beyond this half of the points go.
 MOST_POINTS = 120
 
 
 @dataclass
 class Curve:
-    """Points of one quantity in the order of x."""
+    """Points of one quantity in the order of x, evenly spaced once there are many; the newest is always there."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
+    # Points nearer to each other than this cannot be told apart in the drawing.
+    _spacing: float = 0.0
 
     def add(self, x: float, y: float | None) -> None:
         """Adds a point at the end; what is unknown or not finite leaves a gap."""
         if y is None:
             return
+        if len(self.points) > 1 and self.points[-1][0] - self.points[-2][0] < self._spacing:
+            self.points.pop()
         self.points.append((round(x, 3), y))
         if len(self.points) > MOST_POINTS:
-            # The newest stays: it is the value that the page shows in words.
-            self.points = self.points[:-1:2] + self.points[-1:]
+            self._spacing = 2 * (self.points[-1][0] - self.points[0][0]) / MOST_POINTS
+            kept = self.points[:1]
+            for point in self.points[1:-1]:
+                if point[0] - kept[-1][0] >= self._spacing:
+                    kept.append(point)
+            self.points = [*kept, self.points[-1]]
 
     def replace(self, beyond: float, points: list[tuple[float, float]]) -> None:
         """Puts these points in the place of all that come after an x."""

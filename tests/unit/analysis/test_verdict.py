@@ -135,8 +135,9 @@ def test_wins_of_a_strategy_are_counted_over_settings(make_record):
     assert answer(summarise(records)).sentences == (words,)
     for rate, strategy in ((3000.0, "torch-ddp"), (1.0, "tf-mirrored")):
         records.append(make_record(rate, strategy=strategy, global_batch=800))
-    words = "torch-ddp is the fastest in 3 of 4 settings (likely in 2, not surely in 1); 1 of 4 is a tie"
-    assert answer(summarise(records)).sentences == (f"{words}; 1 of 4 has too few runs to be sure.",)
+    sure = "(likely in 2, with too few runs to be sure in 1)"
+    words = f"torch-ddp is the fastest in 3 of 4 settings {sure}; 1 of 4 is a tie."
+    assert answer(summarise(records)).sentences == (words,)
 
 
 def test_one_setting_has_no_table_of_settings(make_record):

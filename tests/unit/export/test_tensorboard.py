@@ -64,7 +64,7 @@ def test_the_table_of_hyperparameters_has_columns_for_what_runs_are_compared_by(
     found = read(tmp_path, COLUMNS)
     assert found["settings"] == {
         "workload": event_file.STRING, "strategy": event_file.STRING, "workers": event_file.FLOAT64,
-        "global_batch": event_file.FLOAT64, "repeat": event_file.FLOAT64, "seed": event_file.FLOAT64,
+        "global_batch": event_file.FLOAT64, "seed": event_file.FLOAT64,
         "offload": event_file.BOOL,
     }  # fmt: skip
     assert found["metrics"][0] == "epoch/samples_per_second"

@@ -1,6 +1,7 @@
 """Curves of a run that is going on, from the events of its command."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_loss_that_is_no_number_leaves_a_gap() -> None:
     curves = RunCurves(steps=3)
     curves.losses({"epoch": 0, "steps": 3, "losses": [2.0, None, 1.0]})
     assert curves.loss.points == [(1.0, 2.0), (3.0, 1.0)]
+
+
+def test_a_long_curve_keeps_its_beginning() -> None:
+    curve = Curve()
+    for number in range(5000):
+        curve.add(number, 2.0 if number < 500 else 1.0)
+    xs = [x for x, _ in curve.points]
+    assert max(after - before for before, after in pairwise(xs)) < 5000 / 20
+    assert sum(y == 2.0 for _, y in curve.points) >= len(curve.points) // 20
+    assert (xs[0], xs[-1]) == (0, 4999)
 
 
 def test_a_curve_has_a_bounded_number_of_points_and_keeps_the_newest() -> None:

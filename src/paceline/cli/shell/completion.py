@@ -4,8 +4,9 @@ Each function imports what it lists when it is called, and none of them a framew
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from paceline.errors import UserError
 
@@ -89,6 +90,36 @@ def objective_names(incomplete: str) -> list[str]:
     from paceline.recommend.objectives import OBJECTIVES
 
     return _beginning(incomplete, OBJECTIVES)
+
+
+def exporter_names(incomplete: str) -> list[str]:
+    """Kinds of export."""
+    from paceline.export import exporters
+
+    return _beginning(incomplete, exporters())
+
+
+def progress_forms(incomplete: str) -> list[str]:
+    """How progress is shown."""
+    return _beginning(incomplete, ("bar", "json"))
+
+
+def values_of(field: str) -> Callable[[str], list[str]]:
+    """What offers the words that a field of a run may be; the last of several behind commas."""
+
+    def offer(incomplete: str) -> list[str]:
+        from paceline.spec import RunSpec
+
+        return _after_commas(incomplete, _words(RunSpec.model_fields[field].annotation))
+
+    return offer
+
+
+def _words(annotation: object) -> list[str]:
+    """The words of a literal type, also where it may be absent."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str)]
+    return [word for part in get_args(annotation) for word in _words(part)]
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

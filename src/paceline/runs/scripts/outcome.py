@@ -10,10 +10,12 @@ from paceline.record import STEPS_COUNTED, Finding
 from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE, UNEVEN_STEPS
 from paceline.runs.wire import EpochResult, RankResult
 from paceline.spec import RunSpec
+from paceline.strategies.unlisted.script import imported_modules
 
 # A gap this many times as long as the usual step is no step; with a share of the time this large it is worth naming.
 PAUSE, PAUSED_SHARE = 10.0, 0.02
 _GUIDE = "(docs/scripts-you-have.md)"
+_KERAS = frozenset({"keras", "tensorflow"})
 # Functions that start processes of a training.
 _STARTERS = frozenset({"spawn", "start_processes", "Process", "notebook_launcher"})
 
@@ -29,6 +31,11 @@ def missing_steps(spec: RunSpec, results: Sequence[RankResult]) -> str | None:
         return (
             f"no step was seen in {name}, which starts processes of its own: they are not observed; leave that to "
             f"--workers N, and take rank and world size from RANK and WORLD_SIZE as under torchrun {_GUIDE}"
+        )
+    if not _KERAS.isdisjoint(imported_modules(spec.script.path)):
+        return (
+            f"no step was seen in {name}, and Keras does not show them from outside; add `callbacks="
+            f"[paceline.callbacks.keras_callback(batch_size)]` to fit {_GUIDE}"
         )
     return (
         f"no step was seen in {name}: it calls no optimizer of PyTorch; put "

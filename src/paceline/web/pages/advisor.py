@@ -27,6 +27,8 @@ LEFT_OUT = ("db", "as_json", "measure", "quick", "fresh", "emit", "progress")
 MEASURED_COUNTS = (2, 3, 5)
 ANSWER_SECONDS = 120.0
 SHOWN = 12
+# In place of how far a candidate is behind.
+BEST, TIES = "the best", "ties"
 
 
 def show(request: Request) -> Response:
@@ -91,9 +93,12 @@ def _page(request: Request, fields: Fields, result: CommandResult | None, argume
 
 
 def _advice(values: dict[str, Any], fields: Fields) -> dict[str, Any]:
+    lines = [_line(candidate, fields, values["objective"]) for candidate in values["ranked"][:SHOWN]]
+    if sum(candidate["tied"] for candidate in values["ranked"]) == 1:
+        lines = [{**line, "behind": BEST if line["behind"] == TIES else line["behind"]} for line in lines]
     return {
         "reasons": values["reasons"],
-        "ranked": [_line(candidate, fields, values["objective"]) for candidate in values["ranked"][:SHOWN]],
+        "ranked": lines,
         "hidden": max(0, len(values["ranked"]) - SHOWN),
         "excluded": values["excluded"],
         "system": values["system"],
@@ -118,7 +123,7 @@ def _line(candidate: dict[str, Any], fields: Fields, objective: str) -> dict[str
         "rate": format_rate(rate["value"]),
         "measured": "" if candidate["measured"] is None else OBJECTIVES[objective].text(candidate["measured"]),
         "interval": f"{format_rate(rate['low'])} to {format_rate(rate['high'])}",
-        "behind": "ties" if candidate["tied"] else format_percent(candidate["behind"]),
+        "behind": TIES if candidate["tied"] else format_percent(candidate["behind"]),
         "efficiency": "" if candidate["efficiency"] is None else format_percent(candidate["efficiency"]),
         "memory": format_bytes(candidate["memory_bytes"]["value"]),
         "measure": "/start?" + urlencode(measured, doseq=True),

@@ -7,10 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paceline.analysis.answer import headline
+from paceline.analysis.answer import answer, headline, verdict_lines
 from paceline.analysis.labels import group_by_setting
 from paceline.web.results_cache import Filters, Snapshot
 from paceline.web.site import Page, filters_of, site_of
+
+# Settings of a study that are listed here; its results have all.
+MOST_LINES = 8
 
 
 def _summary(name: str, snapshot: Snapshot) -> dict[str, Any]:
@@ -18,11 +21,9 @@ def _summary(name: str, snapshot: Snapshot) -> dict[str, Any]:
     filters = Filters({"study": (name,)})
     records = [record for record in snapshot.select(filters) if not record.spec.instrumented]
     counts = Counter(str(record.status) for record in records)
-    answers = [
-        (sentence, title)
-        for title, rows in group_by_setting(snapshot.rows(filters)).items()
-        if (sentence := headline(rows))
-    ]
+    rows = snapshot.rows(filters)
+    settings, lines = list(group_by_setting([row for row in rows if row.measured])), verdict_lines(rows)
+    said = answer(rows)
     return {
         "name": name,
         "query": filters.query,
@@ -31,7 +32,11 @@ def _summary(name: str, snapshot: Snapshot) -> dict[str, Any]:
         "not_well": len(records) - counts["ok"] - counts["skipped"],
         "skipped": counts["skipped"],
         "last": max((record.started_at for record in records), default="")[:16].replace("T", " "),
-        "answers": answers,
+        # Of several settings a line for each; of one, the sentence of its table.
+        "answer": (said.sentences[0] if lines else headline(rows)) if said else None,
+        "setting": "" if lines or not settings else settings[0],
+        "lines": lines[:MOST_LINES],
+        "hidden": max(0, len(lines) - MOST_LINES),
     }
 
 

@@ -117,6 +117,15 @@ function prepareTables(scope) {
   }
 }
 
+// A table that is wider than its place says so, also where the browser hides the bar to scroll it by.
+function prepareWideTables(scope) {
+  for (const place of scope.querySelectorAll(".scroll")) {
+    const hint = make("p", { class: "hint", hidden: true }, "More columns to the right: scroll the table.");
+    place.before(hint);
+    new ResizeObserver(() => { hint.hidden = place.scrollWidth <= place.clientWidth + 1; }).observe(place);
+  }
+}
+
 function prepareCompare(scope) {
   const form = scope.querySelector("[data-compare]");
   if (!form) return;
@@ -246,6 +255,7 @@ for (const form of document.querySelectorAll("[data-busy]")) {
 function prepare(scope) {
   prepareFilters(scope);
   prepareTables(scope);
+  prepareWideTables(scope);
   prepareCompare(scope);
   prepareFigures(scope);
 }

@@ -2,7 +2,7 @@
 // What runs now: its curves, its log, what ended. Drawn anew from each event; all text goes in as text.
 
 const SVG = "http://www.w3.org/2000/svg";
-const CURVE_WIDTH = 240, CURVE_HEIGHT = 64;
+const CURVE_WIDTH = 240, CURVE_HEIGHT = 64, LINE_HEIGHT = 30;
 
 function svg(tag, attributes) {
   const element = document.createElementNS(SVG, tag);
@@ -52,7 +52,7 @@ function drawJob(job) {
   const log = job.log ? make("details", { class: "log" }, make("summary", {}, "Log of this run"), make("pre", { tabindex: 0 }, job.log)) : null;
   return make("article", { class: "job " + job.state.replace(" ", "-"), "data-number": job.number },
     make("p", { class: "line" }, make("strong", { class: "state" }, job.state), make("span", {}, job.study),
-      make("span", { class: "soft" }, more.filter(Boolean).join(" · ")), job.left ? make("span", { class: "left" }, job.left) : null,
+      make("span", { class: "soft" }, more.filter(Boolean).join(" · ")), make("span", { class: "left" }, job.left),
       job.open ? (job.state === "stopping" ? null : stopButton(job)) : jobLinks(job)),
     make("p", { class: "command" }, make("code", {}, job.command)),
     job.total ? make("progress", { max: 1, value: job.open ? job.share : job.finished / job.total, "aria-label": count }) : null,
@@ -62,17 +62,32 @@ function drawJob(job) {
     ended.length ? make("ul", {}, ...ended) : null);
 }
 
+// Only what differs changes: a button that is being pressed, words that are marked and a list that was scrolled stay.
+function renew(old, fresh) {
+  if (old.nodeName !== fresh.nodeName) return old.replaceWith(fresh);
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (name !== "open" && !fresh.hasAttribute(name)) old.removeAttribute(name);
+  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
+  after.forEach((node, place) => (before[place] ? renew(before[place], node) : old.append(node)));
+  for (const node of before.slice(after.length)) node.remove();
+}
+
 function showJobs(place, state) {
   for (const job of state.jobs) {
     const fresh = drawJob(job), old = place.querySelector(`[data-number="${job.number}"]`);
-    const [log, list] = [fresh.querySelector("details.log"), fresh.querySelector("ul")];
-    const before = old?.querySelector("details.log"), scrolled = old?.querySelector("ul")?.scrollTop;
-    // A failed run's log is what one looks for next.
-    if (log) log.open = before ? before.open : job.state === "some failed";
-    if (old) old.replaceWith(fresh);
+    const before = old?.querySelector("details.log"), text = before?.lastChild;
+    // A failed run's log is what one looks for next; who reads further up in a log stays there.
+    const failed = job.state === "some failed" && !old?.classList.contains("some-failed");
+    if (failed || before?.open) fresh.querySelector("details.log")?.setAttribute("open", "");
+    const atEnd = !text || text.scrollTop === 0 || text.scrollHeight - text.scrollTop - text.clientHeight < LINE_HEIGHT;
+    if (old) renew(old, fresh);
     else place.prepend(fresh);
-    if (log?.open) log.lastChild.scrollTop = log.lastChild.scrollHeight;
-    if (list && scrolled) list.scrollTop = scrolled;
+    const log = place.querySelector(`[data-number="${job.number}"] details.log[open] pre`);
+    if (log && atEnd) log.scrollTop = log.scrollHeight;
   }
   for (const shown of place.querySelectorAll(".job")) {
     if (!state.kept.includes(Number(shown.dataset.number))) shown.remove();

@@ -50,6 +50,7 @@ def test_optimizers_that_step_unequally_often_are_told() -> None:
     [
         ("import torch.multiprocessing as mp\nmp.spawn(train, nprocs=2)", "which starts processes of its own"),
         ("print('nothing')", "it calls no optimizer of PyTorch; put `with paceline.step"),
+        ("import keras\nmodel.fit(x)", "add `callbacks=[paceline.callbacks.keras_callback(batch_size)]` to fit"),
         ("no python", "it calls no optimizer of PyTorch; put `with paceline.step"),
     ],
 )
