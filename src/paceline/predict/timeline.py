@@ -184,7 +184,8 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
     scale = inputs.scale(worker) * _stretched(inputs.passes_of_rank(worker) or inputs.passes, worker, inputs)
-    compute = inputs.passes.total * scale + inputs.overhead_seconds
+    last_pass = inputs.passes.total * scale
+    compute = (1 + inputs.earlier_passes) * last_pass + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0
     )
@@ -204,12 +205,11 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
-    pushed = end + inputs.overhead_seconds - compute
     queued = sum(
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )
     blocking = sum(inputs.seconds(message) for message in large if not message.hidden)
-    exposed = max(0.0, pushed) + queued + blocking - inputs.workers * passing + update + words + software
+    exposed = max(0.0, end - last_pass) + queued + blocking - inputs.workers * passing + update + words + software
     return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(worker), sent + blocking + words, cpu_seconds=busy)
 
 
