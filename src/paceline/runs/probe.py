@@ -29,7 +29,7 @@ from paceline.errors import ModelError, UserError
 from paceline.runs.processes import die_with, read_answer, write_answer
 from paceline.runs.wire import ProbeReply
 from paceline.spec import KEY_LENGTH, RunSpec
-from paceline.workloads.user_model import build_user_model
+from paceline.workloads.user_model import UserModel, build_user_model
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
@@ -121,7 +121,7 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
         spec = spec.model_copy(update={"train_samples": min(spec.train_samples or ENOUGH_SAMPLES, ENOUGH_SAMPLES)})
     context = Context(spec, process, Rendezvous("127.0.0.1", 0))
     assert context.user_model is not None
-    built = build_user_model(context.user_model)
+    built = _large_torch_model(context.user_model) or build_user_model(context.user_model)
     for framework, (is_instance, module, function) in KINDS.items():
         if is_instance(built):
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
@@ -133,6 +133,13 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
     *others, last = MODEL_KINDS.values()
     kinds = f"{', '.join(others)} or {last}"
     raise ModelError(f"{context.model_label} returned {type(built).__name__}, not {kinds}; {_what_to_return(built)}")
+
+
+def _large_torch_model(user_model: UserModel) -> Any:
+    """A PyTorch model without its numbers, where these would fill the memory; None of any other."""
+    if "torch" not in sys.modules:
+        return None
+    return import_module("paceline.frameworks.torch.trace.build").large_without_numbers(user_model)
 
 
 def _what_to_return(built: Any) -> str:

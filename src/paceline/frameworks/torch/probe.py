@@ -9,10 +9,10 @@ from torch import nn
 
 from paceline.contract.context import Context
 from paceline.contract.user_model_facts import UserModelFacts
-from paceline.data.tree import Tree, call, describe, leaves, sample_elements
+from paceline.data.tree import Tree, call, describe, leaves, map_tree, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
-from paceline.frameworks.torch.equality.look import drawing_facts
+from paceline.frameworks.torch.equality.look import drawing_facts, drops_out
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
@@ -36,16 +36,23 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         raise ModelError(
             f"{user_model.label} returned a module without trainable parameters; there is nothing to train"
         )
+    # Of a large model only shapes are looked at, so that it is never held.
+    bare = any(parameter.is_meta for parameter in module.parameters())
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
+    several = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0]
+    if bare:
+        inputs, targets, several = (map_tree(_without_numbers, tree) for tree in (inputs, targets, several))
     outputs, loss = _pass_through(context, module, inputs, targets)
-    _try_update(context, module, loss)
-    _try_evaluation(context, module, data)
+    if not bare:
+        _try_metric(context, outputs, targets)
+        _try_update(context, module, loss)
+        _try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
-    several, form = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0], form_of(inputs, outputs)
+    form = form_of(inputs, outputs)
     reasons = dict.fromkeys(functions, f"it {form}" if form is not None else "it has no list of like blocks")
     if blocks is not None and not sequential and form is None:
         reasons = _why_not_automatic(module, several, cuts)
@@ -55,8 +62,13 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
         no_automatic_cuts={} if sequential else reasons, form=form, structure="",
-        batch_norms=tuple(batch_norms(module)), **drawing_facts(module, inputs),
+        batch_norms=tuple(batch_norms(module)),
+        **({"draws": drops_out(module)} if bare else drawing_facts(module, inputs)),
     )  # fmt: skip
+
+
+def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to("meta")
 
 
 def form_of(inputs: Tree, outputs: Any) -> str | None:
@@ -91,7 +103,7 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> tuple[Any, torch.Tensor]:
-    """Sends two samples forward and backward and through the file's metric; gives the model's outputs and the loss."""
+    """Sends two samples forward and backward; gives the model's outputs and the loss."""
     assert context.user_model is not None
     label, form = context.user_model.label, describe(inputs)
     try:
@@ -109,9 +121,13 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
             f"({describe(targets)}): {type(error).__name__}: {error}; "
             f"give its class count with --classes, or a function loss(outputs, targets) in the file"
         ) from error
-    with torch.no_grad():
-        call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
     return outputs, loss.detach()
+
+
+def _try_metric(context: Context, outputs: Any, targets: Tree) -> None:
+    assert context.user_model is not None
+    with torch.no_grad():
+        call_user_code(f"metric() of {context.user_model.label}", context.user_model.metric_values, outputs, targets)
 
 
 def _hint(context: Context, inputs: Tree) -> str:

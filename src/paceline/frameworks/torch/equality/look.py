@@ -25,6 +25,13 @@ def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, Any]:
     return {"draws": True, "draws_by_sample": _is_by_sample(module, inputs)}
 
 
+def drops_out(module: nn.Module) -> bool:
+    """Whether it has layers that drop numbers out; of a model without numbers no more can be said."""
+    return any(
+        getattr(child, "p", 0) > 0 for child in module.modules() if isinstance(child, nn.modules.dropout._DropoutNd)
+    )
+
+
 def _is_by_sample(module: nn.Module, inputs: Tree) -> bool:
     """Whether a sample's outputs are the same beside others as alone, drawn by its place among them."""
     draw_by_sample()

@@ -13,9 +13,11 @@ from paceline.frameworks.torch.model import build_module, placed
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.base import Layers
 from paceline.workloads.layers import Shape
-from paceline.workloads.user_model import USER_DATA, build_user_model
+from paceline.workloads.user_model import USER_DATA, UserModel, build_user_model
 
 META = torch.device("meta")
+# A look at a model with numbers takes four times its weights and more: gradients, and the numbers of its optimizer.
+LARGE_BYTES = 1e9
 
 
 def build_on_meta(context: Context, layers: Layers, shape: Shape) -> nn.Module:
@@ -42,6 +44,19 @@ def _build_user_module(context: Context) -> nn.Module:
             f"{context.user_model.label} returned {type(module).__name__}; only a torch.nn.Module can be traced"
         )
     return module
+
+
+def large_without_numbers(user_model: UserModel) -> nn.Module | None:
+    """The user's model on the meta device if it is too large to look at with numbers; None if not, or if that fails."""
+    try:
+        with META:
+            module = build_user_model(user_model)
+    except ModelError:
+        return None
+    if not isinstance(module, nn.Module):
+        return None
+    size = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+    return without_numbers(module) if size > LARGE_BYTES else None
 
 
 def without_numbers(module: nn.Module) -> nn.Module:
