@@ -11,6 +11,7 @@ from paceline.predict.compute import Passes
 from paceline.predict.pipelines import in_stages, within_passes
 from paceline.predict.simulate import LayerTurn, Served, gathered_step, largest_of, overlap, serve
 from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.steps import start_units
 
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
@@ -172,6 +173,9 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
                 of_layers[layer] += each
     forward = [seconds * scale for seconds in inputs.passes.forward]
     backward = [seconds * scale for seconds in inputs.passes.backward]
+    early, late, scattered, forward, backward = (
+        _of_units(seconds, inputs) for seconds in (early, late, scattered, forward, backward)
+    )
     turns = [
         *zip(early, forward, [0.0] * len(forward), strict=True),
         *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
@@ -179,6 +183,18 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
     in_runs = [LayerTurn(*turn, len(list(like))) for turn, like in groupby(turns)]
     end, link = gathered_step(in_runs, before, inputs.interference(hidden))
     return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
+
+
+def _of_units(of_layers: list[float], inputs: StepInputs) -> list[float]:
+    """Seconds of what is gathered together: of layers, or of a user's blocks, which have several."""
+    model = inputs.model
+    starts = model.derive(("units",), lambda: list(start_units(layer.name for layer in model.layers)))
+    if all(starts):
+        return of_layers
+    summed: list[float] = []
+    for seconds, starting in zip(of_layers, starts, strict=True):
+        summed[-1:] = [*summed[-1:], seconds] if starting else [summed[-1] + seconds]
+    return summed
 
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
