@@ -23,8 +23,9 @@ def ask(system: str, workload: str, workers: int, **fields: Any) -> Answer:
 @pytest.mark.parametrize(
     ("table", "rows", "error"),
     [("torchtitan bf16", 4, 0.20), ("torchtitan TP bf16", 2, 0.20), ("torchtitan 405B bf16", 1, 0.20),
-     ("IBM and Meta H100", 2, 0.20), ("torchtitan A100", 8, 0.20), ("IBM FSDP A100", 4, 0.10), ("IBM FSDP H100", 4, 0.20),
-     ("NeMo H100", 19, 0.15), ("llm.c", 4, 0.20), ("MaxText H100", 1, 0.15), ("TinyLlama", 1, 0.20)],
+     ("IBM and Meta H100", 2, 0.20), ("torchtitan A100", 8, 0.20), ("IBM FSDP A100", 4, 0.10),
+     ("IBM FSDP H100", 4, 0.20), ("NeMo H100", 19, 0.15), ("llm.c", 4, 0.20), ("MaxText H100", 1, 0.15),
+     ("TinyLlama", 1, 0.20)],
 )  # fmt: skip
 def test_rates_of_todays_programs_are_foreseen_within_a_fifth(table: str, rows: int, error: float) -> None:
     found = [row for row in ROWS if row.table == table]

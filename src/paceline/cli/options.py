@@ -122,7 +122,11 @@ class QuestionOptions(ModelOptions):
     ] = None
     precision: Annotated[
         str | None,
-        make_option("fp32, tf32, bf16, fp16, bf16-pure; bf16 on GPUs that have it.", "NAME", panel=MODEL_PANEL),
+        make_option(
+            "fp32, tf32, bf16, fp16, bf16-pure; bf16 on GPUs that have it, fp16 on older ones.",
+            "NAME",
+            panel=MODEL_PANEL,
+        ),
     ] = None
     execution: Annotated[
         str | None,

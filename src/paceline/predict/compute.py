@@ -182,7 +182,8 @@ class Compute:
         if replayed is not None:
             step = like_layers(replayed, step)
         if self.casts:
-            step = step.with_units(unit_operations(casts=True, gathers=True) * host_seconds(timer, self.running))
+            asking = unit_operations(casts=True, gathers=True) * host_seconds(timer, self.running)
+            step = step.with_units(asking, [layer.name for layer in model.layers])
         host_bound = step.host_bound
         stretched = step.total / (step.host if host_bound else step.device)
         forward, backward = (

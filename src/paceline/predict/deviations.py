@@ -15,7 +15,7 @@ UNKNOWN_SOFTWARE = 0.15
 TOGETHER_ON_SLICES = 0.13
 # How far a whole software stack is from what a data sheet says of GPUs: the middle of seven published ones, each by the
 # mean of its rows, over what is the middle of normal errors (`published/stacks.py`). No row decided a speed.
-UNKNOWN_STACK = 0.13
+UNKNOWN_STACK = 0.14
 # Of transfers over a transport that was not measured.
 UNMEASURED_TRANSFERS = 0.3
 

@@ -294,5 +294,7 @@ def data_bytes(spec: RunSpec) -> float:
 
 
 def usual_precision(hardware: Hardware) -> Precision:
-    """The precision that people train with on this hardware: bf16 where a GPU supports it."""
-    return "bf16" if hardware.kind == "cuda" and "bf16" in hardware.device.flops_per_second else "fp32"
+    """The precision that people train with on this hardware: bf16 where a GPU supports it, fp16 on older ones."""
+    halves: tuple[Precision, ...] = ("bf16", "fp16")
+    offered = [half for half in halves if half in hardware.device.flops_per_second]
+    return offered[0] if hardware.kind == "cuda" and offered else "fp32"

@@ -12,7 +12,7 @@ from paceline.costs.operations import LayerOperations, Operation, memory, update
 from paceline.costs.pass_operations import Pass
 from paceline.predict.compute import Compute, Passes
 from paceline.predict.operations import OperationTimer, Source, Spread, step_deviation
-from paceline.predict.steps import BESIDE, HOST_DEVIATION, StepSeconds, host_seconds, unit_operations
+from paceline.predict.steps import BESIDE, HOST_DEVIATION, StepSeconds, host_seconds, start_units, unit_operations
 from paceline.spec import Precision, Recompute
 from paceline.systems.software import AttentionKernel
 
@@ -102,11 +102,14 @@ class RankClock:
         if (replayed := self._replayed(work.samples)) is not None:
             part, asking = part * replayed.device_factor, asking * replayed.host_factor
             sources, deviation = replayed.step.sources, replayed.step.device_deviation
-        host_bound = host * asking + unit * (len(forward) + len(backward)) > device * part
+        units = [unit * starting for starting in start_units(layer.name for layer in work.model.layers)]
+        host_bound = host * asking + 2 * sum(units) > device * part
         updated = self._timer.timed(update(self._optimizer, parameters)).seconds
         deviation = HOST_DEVIATION if host_bound else deviation
-        host_forward = tuple(times[1] * asking + unit for times in forward)
-        host_backward = tuple(times[1] * asking + unit for times in backward)
+        host_forward, host_backward = (
+            tuple(times[1] * asking + beside for times, beside in zip(passes, units, strict=True))
+            for passes in (forward, backward)
+        )
         if self._starts_whole_steps and device:
             # The nearer the device is to the host's time, the more it matters how long that is.
             started = max(0.0, COMPILED_STEP_SECONDS - updated) / (device * part)

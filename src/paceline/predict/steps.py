@@ -6,8 +6,9 @@ operations that the host is slow to ask for follow others that the device is slo
 asking takes is part of each of its operations.
 """
 
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 from paceline.costs.fusion import fused
@@ -31,6 +32,8 @@ Launch = tuple[float, float, bool]
 # H200 takes 25 ms with torch-ddp and 56 to 65 with two shards, 218 where layers are split as well; the small CNN on one
 # slice 2.4 ms with torch-ddp and 6.2 with torch-fsdp.
 UNIT_OPERATIONS, GATHERED_UNIT_OPERATIONS, SPLIT_UNIT_OPERATIONS = 8, 32, 64
+# A layer of a user's module within a member of a list, such as `blocks.3.attention.query`: FSDP gathers members whole.
+LISTED = re.compile(r"((?:.*?\.)?\d+)\.")
 
 
 def unit_operations(casts: bool, gathers: bool, split: bool = False) -> int:
@@ -38,6 +41,16 @@ def unit_operations(casts: bool, gathers: bool, split: bool = False) -> int:
     if gathers:
         return SPLIT_UNIT_OPERATIONS if split else GATHERED_UNIT_OPERATIONS
     return UNIT_OPERATIONS if casts else 0
+
+
+def start_units(layers: Iterable[str]) -> Iterator[bool]:
+    """Whether each layer, in the order in which they run, is the first of what FSDP gathers together."""
+    before = None
+    for name in layers:
+        member = LISTED.match(name)
+        unit = member[1] if member else name
+        yield unit != before
+        before = unit
 
 
 @dataclass(frozen=True)
@@ -99,10 +112,14 @@ class StepSeconds:
         """Whether the device waits for the host more than the host for the device."""
         return self.host > self.device
 
-    def with_units(self, seconds: float) -> "StepSeconds":
-        """The same step with a host that takes so many seconds beside each layer and pass."""
+    def with_units(self, seconds: float, layers: Sequence[str]) -> "StepSeconds":
+        """The same step with a host that takes so many seconds beside each unit of these layers and pass."""
+        starts = [*start_units(layers), *[True] * (len(self.forward) - len(layers))]
         forward, backward = (
-            tuple(replace(part, host=part.host + seconds) for part in parts) for parts in (self.forward, self.backward)
+            tuple(
+                replace(part, host=part.host + seconds * starting) for part, starting in zip(parts, starts, strict=True)
+            )
+            for parts in (self.forward, self.backward)
         )
         slower = replace(self, forward=forward, backward=backward)
         return replace(slower, total=max(self.total, slower.host))

@@ -11,6 +11,7 @@ from paceline.predict.compute import Passes
 from paceline.predict.pipelines import in_stages, within_passes
 from paceline.predict.simulate import LayerTurn, Served, gathered_step, largest_of, overlap, serve
 from paceline.predict.step_inputs import Parts, StepInputs
+from paceline.predict.steps import start_units
 
 
 def time_step(footprint: Footprint, inputs: StepInputs) -> Parts:
@@ -172,6 +173,9 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
                 of_layers[layer] += each
     forward = [seconds * scale for seconds in inputs.passes.forward]
     backward = [seconds * scale for seconds in inputs.passes.backward]
+    early, late, scattered, forward, backward = (
+        _of_units(seconds, inputs) for seconds in (early, late, scattered, forward, backward)
+    )
     turns = [
         *zip(early, forward, [0.0] * len(forward), strict=True),
         *zip(reversed(late), reversed(backward), reversed(scattered), strict=True),
@@ -181,10 +185,23 @@ def _gathering(scale: float, hidden: Sequence[Message], inputs: StepInputs) -> t
     return max(end, link + (max(0.0, end - link) + behind if behind else 0.0)), transfers
 
 
+def _of_units(of_layers: list[float], inputs: StepInputs) -> list[float]:
+    """Seconds of what is gathered together: of layers, or of a user's blocks, which have several."""
+    model = inputs.model
+    starts = model.derive(("units",), lambda: list(start_units(layer.name for layer in model.layers)))
+    if all(starts):
+        return of_layers
+    summed: list[float] = []
+    for seconds, starting in zip(of_layers, starts, strict=True):
+        summed[-1:] = [*summed[-1:], seconds] if starting else [summed[-1] + seconds]
+    return summed
+
+
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
     scale = inputs.scale(worker) * _stretched(inputs.passes_of_rank(worker) or inputs.passes, worker, inputs)
-    compute = inputs.passes.total * scale + inputs.overhead_seconds
+    last_pass = inputs.passes.total * scale
+    compute = (1 + inputs.earlier_passes) * last_pass + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (
         sum(server.parameter_bytes for server in servers) or 1.0
     )
@@ -204,12 +221,11 @@ def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], input
         return _unsynchronised(compute + software + words, moved, service, inputs, busy)
     hidden = [message for message in large if message.hidden]
     end, sent = _sending_back(scale, hidden, inputs)
-    pushed = end + inputs.overhead_seconds - compute
     queued = sum(
         max(0.0, inputs.workers * _at_server(message, share, inputs) - inputs.seconds(message)) for message in large
     )
     blocking = sum(inputs.seconds(message) for message in large if not message.hidden)
-    exposed = max(0.0, pushed) + queued + blocking - inputs.workers * passing + update + words + software
+    exposed = max(0.0, end - last_pass) + queued + blocking - inputs.workers * passing + update + words + software
     return Parts(compute, exposed, 0.0, inputs.peer_wakeup_seconds(worker), sent + blocking + words, cpu_seconds=busy)
 
 

@@ -53,12 +53,13 @@ def _facts() -> list[dict[str, Any]]:
     return list(tomllib.loads(text)["facts"])
 
 
-def facts_about(name: str) -> list[str]:
-    """Known facts about a strategy, each with its source."""
+def facts_about(name: str, parameters: int = 0) -> list[str]:
+    """Known facts about a strategy that matter to models of this size, each with its source."""
     return [
         f"{fact['text']} ({fact['source']})."
         for fact in _facts()
         if any(fnmatchcase(name, pattern) for pattern in fact["strategies"])
+        and parameters <= fact.get("most_parameters", parameters)
     ]
 
 
@@ -83,7 +84,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _against_one(answer, pick)
     sentences += _against_next(answer, pick)
     sentences += _faster_but(answer, pick)
-    sentences += facts_about(pick.spec.strategy)[:MOST_FACTS]
+    sentences += facts_about(pick.spec.strategy, answer.question.facts.parameters)[:MOST_FACTS]
     if pick.records:
         earlier = pick.earlier_samples_per_second
         rate = f": {format_rate(earlier)} samples/s" if earlier is not None else ""

@@ -6,6 +6,7 @@ their screened seconds, until what is left cannot be among the best.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import product
 
 from paceline.layout import Layout
@@ -55,6 +56,7 @@ def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -
     result, screen = LayoutSearch(), Screen(question.predictor, spec)
     limit = question.predictor.memory_limit - question.hardware.device.reserved_bytes.value
     fitting: list[tuple[float, int, Setting]] = []
+    refused: list[tuple[float, int, Setting]] = []
     least = float("inf")
     for setting in _settings(question, spec):
         result.screened += 1
@@ -62,11 +64,15 @@ def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -
         least = min(least, held)
         if held * MEMORY_TOLERANCE <= limit:
             fitting.append((held if by_memory else screen.step_seconds(setting), result.screened, setting))
+        elif question.model is not None:
+            refused.append((held, result.screened, setting))
     if not result.screened:
         result.why_not = _why_none(question, spec)
     elif not fitting:
         result.why_not = f"a worker would hold {format_bytes(least)} at the least and has {format_bytes(limit)}"
-    _predict_best(question, spec, sorted(fitting), result)
+    # What a block of a user's model keeps when it is computed again is counted only by a trace.
+    tried = sorted(fitting) or nsmallest(FEWEST_PREDICTED, refused)
+    _predict_best(question, spec, tried, result)
     return result
 
 

@@ -8,7 +8,7 @@ from paceline.costs.operations import LayerOperations, StepOperations, memory, p
 from paceline.plan import complete
 from paceline.predict.compute import Compute
 from paceline.predict.operations import OperationTimer
-from paceline.predict.steps import BESIDE, like_layers, step_seconds, two_streams
+from paceline.predict.steps import BESIDE, like_layers, start_units, step_seconds, two_streams
 from paceline.spec import Execution, Optimizer, RunSpec
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware, Quantity
@@ -26,6 +26,20 @@ def hardware_with(host_seconds: float) -> Hardware:
 
 def step_of(*operations: object) -> StepOperations:
     return StepOperations((LayerOperations("one", tuple(operations), ()), LayerOperations("loss", (), ())), ())  # type: ignore[arg-type]
+
+
+def test_layers_within_a_member_of_a_list_are_gathered_with_it() -> None:
+    names = [
+        "embedding",
+        "blocks.0.norm",
+        "blocks.0.mlp.0",
+        "blocks.0.mlp.2",
+        "blocks.1.norm",
+        "blocks.1.mlp.0",
+        "0",
+        "1",
+    ]
+    assert list(start_units(names)) == [True, True, False, False, True, False, True, True]
 
 
 def test_a_step_takes_as_long_as_the_slower_stream() -> None:

@@ -193,6 +193,10 @@ def test_facts_have_their_source_in_brackets() -> None:
         assert facts_about(name) and all(fact.endswith(").") for fact in facts_about(name))
 
 
+def test_facts_of_small_models_are_not_told_of_large_ones() -> None:
+    assert len(facts_about("torch-fsdp", 8_000_000_000)) == len(facts_about("torch-fsdp", 400_000)) - 1
+
+
 def test_an_unknown_objective_is_refused_with_the_nearest() -> None:
     with pytest.raises(SpecError, match="there is no objective 'troughput'; did you mean 'throughput'"):
         objective("troughput")

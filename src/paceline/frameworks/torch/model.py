@@ -16,6 +16,9 @@ from paceline.frameworks.torch.transformer_layers import TiedHeadModule
 from paceline.workloads.base import Layers, Weights, named_layers, relu_places
 from paceline.workloads.layers import Flatten, Shape
 
+# Samples, channels, rows and columns; of weights, outputs in place of samples.
+IMAGE_DIMENSIONS = 4
+
 
 def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequential:
     """The network, with starting weights of PyTorch's that `torch_state` is meant to replace."""
@@ -27,6 +30,17 @@ def build_module(layers: Layers, shape: Shape, channels_last: bool) -> nn.Sequen
             modules[f"{relus[name]}_relu"] = nn.ReLU(inplace=True)
     module = nn.Sequential(modules)
     tie_heads(module)
+    return module
+
+
+def placed(module: nn.Module, device: torch.device, channels_last: bool) -> nn.Module:
+    """The module on the device, its weights in the run's memory format, which is for images of two dimensions alone."""
+    if not channels_last:
+        return module.to(device, memory_format=torch.contiguous_format)
+    module = module.to(device)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.ndim == IMAGE_DIMENSIONS:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return module
 
 

@@ -32,11 +32,13 @@ def make_optimizer(
         hasattr(parameter, "to_local") or (parameter.itemsize == 2 and parameter.device.type == "cpu")
         for parameter in parameters
     )
-    adam = {"betas": settings.betas, "eps": settings.eps, "fused": True, "capturable": graphed}
+    # No fused form knows complex numbers.
+    real = not any(parameter.is_complex() for parameter in parameters)
+    adam = {"betas": settings.betas, "eps": settings.eps, "fused": real, "capturable": graphed}
     kinds: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
         "adam": (torch.optim.Adam, adam),
         "adamw": (torch.optim.AdamW, adam),
-        "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": fused}),
+        "sgd": (torch.optim.SGD, {"momentum": settings.momentum, "fused": fused and real}),
         "adagrad": (torch.optim.Adagrad, {"eps": settings.eps}),
     }
     if settings.name == "lbfgs":

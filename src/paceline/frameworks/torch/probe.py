@@ -95,6 +95,10 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
                 find()
         except (CannotCutError, CannotGuessError) as reason:
             reasons[name] = str(reason)
+        except RuntimeError as error:
+            if not inputs.is_meta:
+                raise
+            reasons[name] = f"it is too large to be tried with numbers, and without them: {error}"
     module.train()
     return reasons
 

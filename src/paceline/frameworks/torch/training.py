@@ -21,7 +21,7 @@ from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_functi
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.group import leave_group
 from paceline.frameworks.torch.loaded_data import LoadedBatches
-from paceline.frameworks.torch.model import build_module, neutral_weights, torch_state
+from paceline.frameworks.torch.model import build_module, neutral_weights, placed, torch_state
 from paceline.frameworks.torch.optimizer import make_optimizer, user_optimizer, with_schedule
 from paceline.frameworks.torch.precision import HALVES, loss_scale, set_precision
 from paceline.frameworks.torch.resident_data import ResidentData
@@ -61,7 +61,7 @@ def build(context: Context, device: torch.device) -> nn.Module:
         module.load_state_dict(torch_state(layers, context.data.input_shape, weights, channels_last))
     if context.spec.batch_norm == "synchronised" and dist.is_initialized():
         module = synchronise(module, device)
-    return module.to(device, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    return placed(module, device, channels_last)
 
 
 def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:

@@ -159,10 +159,13 @@ def _check_split(
         split_pass = _TrialPass.of(module, inputs)
     except Exception as error:
         raise ModelError(f"split as planned, {label} fails with {type(error).__name__}: {error}; {hint}") from error
-    if split_pass.outputs.shape != expected.outputs.shape or not torch.allclose(
-        split_pass.outputs, expected.outputs, **CLOSE
-    ):
+    alike = split_pass.outputs.shape == expected.outputs.shape
+    # Of a model without numbers only shapes can be compared; a run compares numbers.
+    bare = expected.outputs.is_meta
+    if not alike or not (bare or torch.allclose(split_pass.outputs, expected.outputs, **CLOSE)):
         raise ModelError(f"split as planned, {label} does not give what it gives whole; {hint}")
+    if bare:
+        return
     gradients = arrangement.whole(split_pass.gradients, mesh.get_group())
     noise = GRADIENT_NOISE * float(torch.stack([gradient.norm() for gradient in expected.gradients.values()]).norm())
     for name, gradient in expected.gradients.items():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from paceline.contract.context import Context, data_request, spec_layers
 from paceline.data import DataSet, data_source
 from paceline.errors import ModelError
-from paceline.frameworks.torch.model import build_module
+from paceline.frameworks.torch.model import build_module, placed
 from paceline.frameworks.torch.outline import build_or_outline
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.base import Layers
@@ -27,7 +27,7 @@ def build_on_meta(context: Context, layers: Layers, shape: Shape) -> nn.Module:
             module: nn.Module = build_module(layers, shape, channels_last)
     else:
         module = without_numbers(_build_user_module(context))
-    return module.to(META, memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+    return placed(module, META, channels_last)
 
 
 def _build_user_module(context: Context) -> nn.Module:
