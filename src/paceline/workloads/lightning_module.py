@@ -9,6 +9,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -41,6 +42,15 @@ def _derives_from(node: ast.ClassDef, base: str) -> bool:
 
 def _bases(name: str) -> tuple[type, ...]:
     return tuple(getattr(sys.modules[package], name) for package in _PACKAGES if package in sys.modules)
+
+
+@dataclass(frozen=True)
+class PacedScheduler:
+    """A scheduler, and after how many updates or epochs it is stepped."""
+
+    scheduler: Any
+    every: int = 1
+    of_epochs: bool = False
 
 
 class LightningModel:
@@ -143,12 +153,8 @@ class LightningModel:
         if schedulers is None:
             return returned, None
         settings = schedulers if isinstance(schedulers, dict) else {"scheduler": schedulers}
-        if settings.get("interval", "epoch") != "step" or settings.get("frequency", 1) != 1:
-            raise ModelError(
-                f"configure_optimizers of {self._label} steps its scheduler once an epoch, and runs do so after each "
-                f'update; return {{"scheduler": ..., "interval": "step"}} as its lr_scheduler'
-            )
-        return returned, settings["scheduler"]
+        frequency, of_epochs = int(settings.get("frequency", 1)), settings.get("interval", "epoch") == "epoch"
+        return returned, PacedScheduler(settings["scheduler"], frequency, of_epochs)
 
 
 def _training_step(module: Any, label: str) -> Any:

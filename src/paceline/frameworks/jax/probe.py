@@ -35,7 +35,19 @@ def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     cuts = ("plan",) if user_model.plan is not None else ()
     one_array = isinstance(inputs, np.ndarray) and isinstance(outputs, jax.Array)
     form = None if one_array else f"takes {describe(inputs)} and returns {type(outputs).__name__}"
-    return UserModelFacts("jax", count, context.data.train_samples, cuts=cuts, form=form)
+    return UserModelFacts(
+        "jax", count, context.data.train_samples, cuts=cuts, form=form, batch_norms=network.batch_norms,
+        draws=_draws(network, inputs),
+    )  # fmt: skip
+
+
+def _draws(network: UserNetwork, inputs: Any) -> bool:
+    """Whether it draws random numbers while it trains: a second pass, with the keys that the first left, is unlike."""
+    sample = map_tree(jnp.asarray, take(inputs, slice(SAMPLES)))
+    first, after = network.forward(network.params, network.buffers, sample, True)
+    second, _ = network.forward(network.params, after, sample, True)
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return any(isinstance(one, jax.Array) and not jnp.array_equal(one, other) for one, other in pairs)
 
 
 def _trainable(label: str, params: Tree) -> int:
