@@ -137,6 +137,8 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
 
 def _what_to_return(built: Any) -> str:
     """What to do about a model of no known kind."""
+    if isinstance(built, type):
+        return f"return an instance of {built.__name__}"
     if any(kind.__module__.partition(".")[0] == "flax" for kind in type(built).__mro__):
         return "return the module of Flax itself, NNX or Linen"
     return "return the model itself"

@@ -15,6 +15,7 @@ A class of LightningModules in place of `build` brings all of that itself (`ligh
 
 import ast
 import importlib.util
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
@@ -39,6 +40,8 @@ USER_DATA = "own"
 _OPTIONAL = ("data", "loss", "optimizer", "stages", "plan", "metric", "collate")
 # Among the names of a file that imports all names of another.
 ANY_NAME = "*"
+# Keras puts what went wrong in bold, between where and a list of all arguments.
+_BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
 # In the text of an exception that PyTorch raises for one in a process of a DataLoader.
 _OTHER_TRACEBACK = "Original Traceback (most recent call last)"
 
@@ -174,19 +177,21 @@ def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> 
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
-        place = _line_in_user_code(error)
-        raise ModelError(f"{what} fails with {_words(error)}{place}; mend it and run again") from error
+        place = line_in_user_code(error)
+        raise ModelError(f"{what} fails with {words_of(error)}{place}; mend it and run again") from error
 
 
-def _words(error: BaseException) -> str:
-    """Its kind and what it says; of one from a process of a DataLoader, without the traceback that it brings along."""
+def words_of(error: BaseException) -> str:
+    """Its kind and what it says, without what PyTorch, Keras and JAX put around that: tracebacks, arguments, advice."""
     text = str(error).strip()
-    if _OTHER_TRACEBACK not in text:
-        return f"{type(error).__name__}: {text}"
-    return f"{text.rpartition(chr(10))[2]}, in a process of a DataLoader"
+    if _OTHER_TRACEBACK in text:
+        return f"{text.rpartition(chr(10))[2]}, in a process of a DataLoader"
+    bold = _BOLD.search(text)
+    sentence = bold.group(1) if bold else text.partition("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(sentence.split()).rstrip('.')}"
 
 
-def _line_in_user_code(error: BaseException) -> str:
+def line_in_user_code(error: BaseException) -> str:
     """The innermost line that is neither of a library nor of Paceline."""
     trace = error.__traceback__
     place = ""

@@ -128,8 +128,8 @@ def _load_folder(path: Path, label: str) -> Any:
     """The data set that was saved in a folder by `save_to_disk`."""
     if not path.exists():
         raise ModelError(
-            f"data() of {label} returns {path}, which is not there; return a folder that save_to_disk of Hugging Face's "
-            f"datasets wrote"
+            f"data() of {label} returns {path}, which is not there; return a folder that save_to_disk of Hugging "
+            f"Face's datasets wrote"
         )
     try:
         from datasets import load_from_disk

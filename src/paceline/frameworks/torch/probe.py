@@ -19,7 +19,7 @@ from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.training import optimizer_for
 from paceline.workloads.outputs import logits_of, loss_in
-from paceline.workloads.user_model import USER_DATA, call_user_code, loss_advice, telling_samples
+from paceline.workloads.user_model import USER_DATA, call_user_code, loss_advice, telling_samples, words_of
 
 # Objects without a name of their own are shown with their place in memory, which is not the same twice.
 PLACE_IN_MEMORY = re.compile(r" at 0x[0-9a-f]+")
@@ -102,7 +102,7 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
         outputs = call(module, inputs)
     except Exception as error:
         raise ModelError(
-            f"{label} does not take inputs of shape {form}: {type(error).__name__}: {error}; {_hint(context, inputs)}"
+            f"{label} does not take inputs of shape {form}: {words_of(error)}; {_hint(context, inputs)}"
         ) from error
     loss = _loss_of(context, outputs, targets)
     call_user_code(f"the backward pass of {label}", loss.backward)
@@ -128,7 +128,7 @@ def _loss_of(context: Context, outputs: Any, targets: Tree) -> torch.Tensor:
     except Exception as error:
         raise ModelError(
             f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
-            f"({describe(targets)}): {type(error).__name__}: {str(error).rstrip('.')}; "
+            f"({describe(targets)}): {words_of(error)}; "
             f"{loss_advice(context.spec.dataset == USER_DATA, targets)}"
         ) from error
     if not isinstance(loss, torch.Tensor):
