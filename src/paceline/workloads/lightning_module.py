@@ -18,6 +18,8 @@ from paceline.errors import ModelError
 # The same classes under two names.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _MODULE, _DATA_MODULE = "LightningModule", "LightningDataModule"
+# What Lightning says to a module that asks for its Trainer without one.
+_NO_TRAINER = "not attached to a `Trainer`"
 # The only input of the model.
 BATCH = "batch"
 
@@ -30,14 +32,25 @@ def is_lightning_module(kind: Any) -> bool:
 def declares_lightning_data(tree: ast.Module, name: str) -> bool:
     """Whether the class of that name in a file is a LightningModule that comes with data, by the words of the file."""
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if name not in classes or not _derives_from(classes[name], _MODULE):
+    if name not in classes:
         return False
-    has_loader = any(getattr(part, "name", "") == "train_dataloader" for part in classes[name].body)
-    return has_loader or any(_derives_from(node, _DATA_MODULE) for node in classes.values())
+    line = _ancestors(classes, name)
+    if any(_DATA_MODULE in _ancestors(classes, other) for other in classes):
+        # A base that is imported may be anything.
+        return any(base == _MODULE or base not in classes for base in line) and _DATA_MODULE not in line
+    parts = [part for kind in (name, *line) if kind in classes for part in classes[kind].body]
+    return _MODULE in line and any(getattr(part, "name", "") == "train_dataloader" for part in parts)
 
 
-def _derives_from(node: ast.ClassDef, base: str) -> bool:
-    return any(ast.unparse(parent).rpartition(".")[2] == base for parent in node.bases)
+def _ancestors(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
+    """Names of the classes that a class of the file derives from, as far as the file tells."""
+    found, todo = set[str](), [name]
+    while todo:
+        node = classes.get(todo.pop())
+        bases = [] if node is None else [ast.unparse(parent).rpartition(".")[2] for parent in node.bases]
+        todo += [base for base in bases if base not in found]
+        found.update(bases)
+    return found
 
 
 def _bases(name: str) -> tuple[type, ...]:
@@ -174,7 +187,15 @@ def _training_step(module: Any, label: str) -> Any:
         def forward(self, batch: Any) -> dict[str, Any]:
             number = [self._batches] if takes_number else []
             self._batches += 1
-            result = self.module.training_step(batch, *number)
+            try:
+                result = self.module.training_step(batch, *number)
+            except RuntimeError as error:
+                if _NO_TRAINER not in str(error):
+                    raise
+                raise ModelError(
+                    f"training_step of {label} asks for Lightning's Trainer, and a strategy trains without it; leave "
+                    f"self.trainer out, or run the file as a script"
+                ) from error
             loss = result.get("loss") if isinstance(result, dict) else result
             if loss is None:
                 raise ModelError(f"training_step of {label} returns no loss; return one, or a dict with loss")

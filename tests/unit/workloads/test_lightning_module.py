@@ -132,6 +132,11 @@ def test_a_scheduler_is_stepped_once_an_epoch_where_nothing_else_is_said(load: A
         ("super().__init__()\n", "super().__init__()\n        self.automatic_optimization = False\n", "updates itself"),
         ("return torch.optim.SGD(self.parameters(), lr=0.5)", "return []", "returns 0 optimizers"),
         ("return torch.nn.functional.cross_entropy(self.layer(inputs), targets)", "return {}", "returns no loss"),
+        (
+            'self.log("number", number)',
+            'raise RuntimeError("Net is not attached to a `Trainer`.")',
+            "training_step of net.py:Net asks for Lightning's Trainer, and a strategy trains without it",
+        ),
         ("def val_dataloader", "def other", "has no val_dataloader"),
         ("class Net(", "class Other(Data):\n    pass\n\nclass Net(", "several data modules, Data and Other"),
         (
@@ -155,6 +160,11 @@ def test_a_file_says_by_its_words_that_a_module_brings_its_data(tmp_path: Path) 
     tree = ast.parse(FILE)
     assert declares_lightning_data(tree, "Net") and not declares_lightning_data(tree, "Data")
     assert not declares_lightning_data(ast.parse("class Net(torch.nn.Module): pass"), "Net")
+    later = ast.parse(
+        FILE + "\nclass Later(Net):\n    pass\nclass Shared(Imported):\n    pass\nclass More(Data):\n    pass\n"
+    )
+    assert declares_lightning_data(later, "Later") and declares_lightning_data(later, "Shared")
+    assert not declares_lightning_data(later, "More") and not declares_lightning_data(later, "build")
     (tmp_path / "net.py").write_text(FILE)
     spec = RunSpec(model=ModelFile.from_text(f"{tmp_path / 'net.py'}:Net"), global_batch=2, steps=1)
     assert complete(spec).dataset == "own"

@@ -123,8 +123,8 @@ def _follow(what: str, function: Callable[..., Any], *arguments: Any) -> None:
         jax.eval_shape(function, *arguments)
     except Exception as error:
         raise ModelError(
-            f"{what} works by itself and cannot be compiled: {type(error).__name__}{line_in_user_code(error)}; leave out "
-            f"what needs numbers in Python, such as float() or if, and use jax.numpy and jax.lax"
+            f"{what} works by itself and cannot be compiled: {type(error).__name__}{line_in_user_code(error)}; leave "
+            f"out what needs numbers in Python, such as float() or if, and use jax.numpy and jax.lax"
         ) from error
 
 

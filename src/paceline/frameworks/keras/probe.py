@@ -106,8 +106,8 @@ def _follow(what: str, function: Callable[..., Any], *arguments: Any) -> None:
         tf.function(function, autograph=False)(*arguments)
     except Exception as error:
         raise ModelError(
-            f"{what} works by itself and cannot be made a graph: {type(error).__name__}{line_in_user_code(error)}; leave "
-            f"out what needs numbers in Python, such as float() or if, and use keras.ops"
+            f"{what} works by itself and cannot be made a graph: {type(error).__name__}{line_in_user_code(error)}; "
+            f"leave out what needs numbers in Python, such as float() or if, and use keras.ops"
         ) from error
 
 

@@ -100,6 +100,8 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
     label, form = context.user_model.label, describe(inputs)
     try:
         outputs = call(module, inputs)
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(
             f"{label} does not take inputs of shape {form}: {words_of(error)}; {_hint(context, inputs)}"
