@@ -15,7 +15,7 @@ from paceline.contract.user_model_facts import MODEL_KINDS, UserModelFacts
 from paceline.data import data_source
 from paceline.errors import SpecError, UserError, nearest
 from paceline.layout import Layout
-from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported
+from paceline.refusals import process_count, unchanging, unheeded, unread, unsupported, waits_for_unused
 from paceline.source_files import identity
 from paceline.spec import DEFAULT_GLOBAL_BATCH, KEY_LENGTH, RunSpec, Scalar
 from paceline.strategies import Strategy, strategies, strategy
@@ -294,6 +294,7 @@ def refusal(spec: RunSpec, system: System, probe: Probe) -> str | None:
         _undrawn(spec, probe)
         or _too_many_tensors(spec, chosen, probe)
         or _uncut(spec, chosen, probe)
+        or (waits_for_unused(spec, chosen, probe(spec)) if spec.model is not None else None)
         or unheeded(spec, chosen)
         or unchanging(spec, chosen)
         or unread(spec, chosen, probe(spec) if spec.dataset == USER_DATA else None)

@@ -21,6 +21,10 @@ HEEDED_BY_SOME = {
 }
 
 
+# The knob of strategies that wait for the gradient of every parameter unless it is set.
+FIND_UNUSED = "find_unused_parameters"
+
+
 def process_count(spec: RunSpec) -> int:
     """Processes of all roles of a run."""
     return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec))
@@ -35,6 +39,18 @@ def unheeded(spec: RunSpec, chosen: Strategy) -> str | None:
             alike = [other for other in heeding if other.framework == chosen.framework] or heeding
             return f"{chosen.name} {reason}; leave {name} out, or use {', '.join(other.name for other in alike)}"
     return None
+
+
+def waits_for_unused(spec: RunSpec, chosen: Strategy, facts: UserModelFacts) -> str | None:
+    """Why the strategy would wait for gradients that a step leaves out, in words, or None."""
+    if not facts.unused or chosen.knob_values(spec).get(FIND_UNUSED, True):
+        return None
+    first, *others = facts.unused
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"{chosen.name} waits for the gradient of every parameter, and a pass through {spec.workload} gives "
+        f"{first}{more} none; set its knob {FIND_UNUSED} (--knob {FIND_UNUSED}=true), or freeze them"
+    )
 
 
 def unread(spec: RunSpec, chosen: Strategy, facts: UserModelFacts | None) -> str | None:

@@ -1,6 +1,7 @@
 """Batch norms and dropout: with which fields several workers train as one does, and what is said where they do not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from paceline.strategies import strategy
 from paceline.systems import local_system
 
 pytestmark = pytest.mark.torch
-pytest.importorskip("torch", reason="PyTorch is not installed")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 FILE = Path(__file__).with_name("own_models") / "unequal.py"
 TOLERANCE = 1e-4
@@ -91,6 +92,13 @@ def test_a_finding_says_of_how_many_samples_statistics_are_and_what_restores_equ
     }
 
 
+def test_where_only_accumulation_takes_a_batch_apart_it_is_what_to_leave_out() -> None:
+    of_one = findings("normed", strategy="torch-single", workers=1, accumulation=2)
+    assert of_one["local_batch_norm"][1] == "leave accumulation out, or use norms of groups or layers"
+    text, _ = findings("dropped", strategy="torch-single", workers=1, accumulation=2)["dropout_by_worker"]
+    assert text.startswith("dropout is active and each pass of a step draws its own")
+
+
 def test_passes_of_a_step_keep_statistics_of_their_own() -> None:
     text, hint = findings("normed", strategy="torch-ddp", accumulation=2, **SYNCHRONISED)["local_batch_norm"]
     assert "8 of the 16 samples" in text
@@ -126,6 +134,36 @@ def test_noise_that_is_of_no_sample_is_found_by_trying() -> None:
     )
     _, hint = findings("noisy", strategy="torch-ddp")["dropout_by_worker"]
     assert hint == "set it to 0 to compare losses"
+
+
+@pytest.mark.parametrize("form", ["an object", "its loss alone", "one number a sample"])
+def test_dropout_is_found_in_whatever_a_model_returns(form: str) -> None:
+    from torch import nn
+
+    from paceline.frameworks.torch.equality.look import drawing_facts
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+        def forward(self, x: Any) -> Any:
+            scores = self.layers(x)
+            return {"an object": SimpleNamespace(scores=scores), "its loss alone": {"loss": scores.mean()},
+                    "one number a sample": scores.squeeze()}[form]  # fmt: skip
+
+    torch.manual_seed(0)
+    assert drawing_facts(Net(), torch.randn(2, 6)) == {"draws": True, "draws_by_sample": True}
+
+
+def test_a_strategy_that_would_wait_for_a_layer_that_no_pass_uses_says_so_before_it_starts() -> None:
+    assert refusal(spec_of("spared", strategy="torch-ddp"), local_system(), probe) == (
+        "torch-ddp waits for the gradient of every parameter, and a pass through unequal.py:spared gives spare.weight "
+        "and 1 more none; set its knob find_unused_parameters (--knob find_unused_parameters=true), or freeze them"
+    )
+    found = spec_of("spared", strategy="torch-ddp", knobs={"find_unused_parameters": True})
+    for spec in (found, spec_of("spared", strategy="torch-fsdp")):
+        assert refusal(spec, local_system(), probe) is None
 
 
 @pytest.mark.parametrize(

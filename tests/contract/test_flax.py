@@ -49,10 +49,12 @@ def test_running_means_move_and_are_not_trained(trained: Any) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("model", ["nnx_module", "linen_module"])
-def test_passes_go_with_running_means_and_keys(model: str, trained: Any) -> None:
+def test_passes_go_with_running_means_and_keys_and_their_share_of_a_batch_is_said(model: str, trained: Any) -> None:
     spec = spec_of(model, strategy="jax-data", accumulation=2)
-    losses = trained.again(spec).losses
-    assert np.isfinite(losses).all()
+    spread, single = trained.again(spec), trained.again(spec.model_copy(update={"workers": 1}))
+    assert np.isfinite(spread.losses).all() and np.abs(spread.losses / single.losses - 1).max() > 1e-3
+    said = {finding.code: finding.text for finding in spread.record.findings}
+    assert "from 4 of the 16 samples of a step" in said["local_batch_norm"] and "dropout_by_worker" in said
 
 
 def test_several_inputs_are_refused_by_name_where_a_model_does_not_take_them(tmp_path: Path) -> None:

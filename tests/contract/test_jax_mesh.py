@@ -195,4 +195,4 @@ def test_a_pair_of_functions_needs_a_plan_to_be_split_and_cannot_be_computed_aga
         for fields in ({"layout": Layout(tensor=2)}, {"layout": Layout(shard=2), "recompute": "full"})
     )
     assert "add a function plan to mine.py" in str(check(split, local_system()))
-    assert "which is a pair of functions; leave recompute out" in str(check(again, local_system()))
+    assert "cannot see the layers of" in str(check(again, local_system()))

@@ -222,8 +222,16 @@ def test_a_pair_of_functions_may_bring_an_optimizer_whose_state_is_divided_too(o
     ("def build(): return (lambda key: {'a': np.arange(3)}), (lambda params, inputs: inputs)", "floating-point"),
     ("def build(): return init, (lambda params, inputs: inputs @ np.ones((5, 4)))", "does not take inputs of shape 12"),
     ("def build(): return init, (lambda params, inputs: apply(params, inputs)[:, :2])", "does not fit its targets"),
-    ("def loss(outputs, targets): return outputs.nothing", "does not fit its targets"),
-], ids=["no pair", "init fails", "empty", "whole numbers", "shape", "classes", "loss"])  # fmt: skip
+    ("def loss(outputs, targets): return outputs.nothing", "loss() of mine.py:build fails with AttributeError"),
+    ("def loss(outputs, targets): return outputs.mean(1)", "loss() of mine.py:build has shape (2,); return one number"),
+    (
+        "def build(): return init, (lambda params, inputs: apply(params, inputs) * (1 if inputs.sum() > 0 else 2))",
+        "mine.py:build works by itself and cannot be compiled: TracerBoolConversionError (mine.py, line",
+    ),
+    ("def metric(outputs, targets): return float(outputs.mean())", "metric() of mine.py:build works by itself"),
+], ids=[
+    "no pair", "init fails", "empty", "whole numbers", "shape", "classes", "loss", "losses", "if", "metric",
+])  # fmt: skip
 def test_what_is_wrong_with_a_pair_is_said_before_anything_starts(text: str, words: str, own_file: Any) -> None:
     spec = spec_of("mnist-small", strategy="jax-single", global_batch=16, **own_file(f"{OWN}\n{text}\n"))
     with pytest.raises(ModelError) as complaint:

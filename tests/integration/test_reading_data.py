@@ -203,6 +203,11 @@ def test_each_worker_reads_its_own_part_of_a_stream_whose_order_is_said_to_be_it
     ("torch.utils.data.DataLoader([1, 2]), [1]", "returns a DataLoader for train, of which each worker needs one of"),
     ("train, lambda shards: []", "wants a parameter shards, which nobody has; it may take rank, workers, batch"),
     ("Broken(), Broken()", "data() of wrong.py:build fails with KeyError: 'a column' (wrong.py, line"),
+    ("'/nowhere/at/all'", "data() of wrong.py:build returns /nowhere/at/all, which is not there; return a folder"),
+    (
+        "lambda batch: torch.utils.data.DataLoader(Broken(), batch, num_workers=1), lambda batch: []",
+        "data() of wrong.py:build fails with KeyError: 'a column', in a process of a DataLoader",
+    ),
 ])  # fmt: skip
 def test_wrong_sources_are_refused_before_anything_starts(tool: Tool, returned: str, words: str) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -257,6 +262,14 @@ def data():
     return Samples(a, b), Samples(c, d)
 """
 )
+# The same samples with two inputs, of which the model needs one.
+KERAS_NAMED = KERAS_SAMPLES.replace("return self.x[row], self", 'return {"x": self.x[row], "more": self.x[row]}, self')
+KERAS_NAMED += """
+
+def build():
+    x, more = keras.Input((1024,), name="x"), keras.Input((1024,), name="more")
+    return keras.Model({"x": x, "more": more}, keras.layers.Dense(4)(x / 255 + 0 * more))
+"""
 
 
 @pytest.mark.tensorflow
@@ -265,10 +278,12 @@ def test_tensorflow_reads_samples_as_it_takes_arrays_and_its_own_data_sets(folde
     folder.write("keras_memory.py", KERAS + "\ndef data():\n    return arrays()\n")
     folder.write("keras_samples.py", KERAS_SAMPLES)
     folder.write("keras_stream.py", KERAS_STREAM)
-    for name in ("keras_memory", "keras_samples", "keras_stream"):
+    folder.write("keras_named.py", KERAS_NAMED)
+    for name in ("keras_memory", "keras_samples", "keras_stream", "keras_named"):
         run(folder, name, "--strategy", "tf-mirrored", "--workers", "2", *BATCH)
-    (arrays,), (samples,) = (losses(folder.records(f"keras_{name}.db")) for name in ("memory", "samples"))
-    assert samples == pytest.approx(arrays, rel=1e-4)
+    (arrays,), *read = (losses(folder.records(f"keras_{name}.db")) for name in ("memory", "samples", "named"))
+    for (samples,) in read:
+        assert samples == pytest.approx(arrays, rel=1e-4)
     (stream,) = folder.records("keras_stream.db")
     assert "order_of_its_own" in {finding.code for finding in stream.findings} and stream.epochs[0].samples == 256
 

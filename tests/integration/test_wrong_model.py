@@ -67,11 +67,10 @@ WHEN_BUILT = {
         "mine.py:build returned list, not a torch.nn.Module, a Keras model or a Flax module or a pair of functions "
         "(init, apply); return the model itself",
     ),
-    "returns a module of Flax": (
-        "class Module: __module__ = 'flax.linen.module'\nclass Net(Module): pass\ndef build():\n    return Net()\n",
+    "returns a part of a module of Flax": (
+        "class State: __module__ = 'flax.nnx.statelib'\nclass Mine(State): pass\ndef build():\n    return Mine()\n",
         SHAPE,
-        "a module of Flax is taken as its two functions: for Linen return (lambda key: module.init(key, sample), "
-        "module.apply)",
+        "return the module of Flax itself, NNX or Linen",
     ),
     "has nothing to train": (
         "from torch import nn\ndef build():\n    return nn.Flatten()\n",
@@ -111,6 +110,56 @@ WHEN_BUILT = {
         GOOD + "\ndef optimizer(parameters):\n    return 0.1\n",
         SHAPE,
         "optimizer(parameters) of mine.py:build returned float, not a torch.optim.Optimizer; return the optimizer",
+    ),
+    "an optimizer of other parameters": (
+        GOOD + "\nimport torch\ndef optimizer(parameters):\n    return torch.optim.SGD(nn.Linear(1, 1).parameters())\n",
+        SHAPE,
+        "optimizer(parameters) of mine.py:build updates none of the model's parameters; make it of those that it is",
+    ),
+    "a loss that fails": (
+        GOOD + "\ndef loss(outputs, targets):\n    return outputs.logits\n",
+        SHAPE,
+        "loss() of mine.py:build fails with AttributeError: 'Tensor' object has no attribute 'logits' (mine.py, line",
+    ),
+    "a loss that is no tensor": (
+        GOOD + "\ndef loss(outputs, targets):\n    return outputs.mean().item()\n",
+        SHAPE,
+        "loss() of mine.py:build is float, from which no gradient can come; return a tensor",
+    ),
+    "a loss of each sample": (
+        GOOD + "\ndef loss(outputs, targets):\n    return outputs.mean(1)\n",
+        SHAPE,
+        "loss() of mine.py:build has shape (2,); return one number, such as its mean",
+    ),
+    "a loss without a gradient": (
+        GOOD + "\ndef loss(outputs, targets):\n    return outputs.detach().mean()\n",
+        SHAPE,
+        "loss() of mine.py:build has no gradient for any parameter: something between them and it cut it off",
+    ),
+    "outputs without logits": (
+        GOOD.replace("return nn.Sequential(", "return Net(") + "\nclass Net(nn.Sequential):\n"
+        "    def forward(self, x):\n        return {'scores': super().forward(x)}\n",
+        SHAPE,
+        "mine.py:build returns a dict of scores, in which there is neither a loss nor logits; return a tensor",
+    ),
+    "numbers as targets without a loss": (
+        GOOD + "\nimport numpy\ndef data():\n    x, y = numpy.zeros((8, 48), 'float32'), numpy.zeros(8)\n"
+        "    return x, y, x, y\n",
+        (),
+        "give a function loss(outputs, targets) in the file: cross-entropy, which is the usual one, takes classes",
+    ),
+    "a class below zero": (
+        GOOD + "\nimport numpy\ndef data():\n    x, y = numpy.zeros((8, 48), 'float32'), numpy.arange(8) - 1\n"
+        "    return x, y, x, y\n",
+        (),
+        "Target -1 is out of bounds; return an output for each class, with classes from 0 on, or give a function loss",
+    ),
+    "a model that works only a few times": (
+        GOOD.replace("return nn.Sequential(", "return Net(") + "\nclass Net(nn.Sequential):\n    passes = 0\n"
+        "    def forward(self, x):\n        self.passes += 1\n        assert self.passes < 4, 'worn out'\n"
+        "        return super().forward(x)\n",
+        SHAPE,
+        "mine.py:build fails with AssertionError: worn out (mine.py, line 11); mend it and run again",
     ),
     "an update that fails": (
         GOOD + "\nimport torch\nclass Bad(torch.optim.SGD):\n    def step(self, closure=None):\n"

@@ -19,7 +19,9 @@ class HostBatches:
         replica, replicas = share
         self._data, self._times = data, times
         self._samples = spec.samples_per_step // replicas
-        self._place: dict[str, Any] = {"rank": replica, "workers": replicas, "seed": spec.seed, "loader_workers": 0}
+        self._place: dict[str, Any] = {"rank": replica, "workers": replicas, "seed": spec.seed}
+        # Nobody reads ahead for these frameworks.
+        self._place |= {"loader_workers": 0, "prefetch": None, "pin_memory": False}
         self._rows: Indices = np.empty((0, 0), np.int64)
         self._stream: Iterator[Batch] = iter(())
 

@@ -35,16 +35,25 @@ def _batch_norm(spec: RunSpec, chosen: Strategy, facts: UserModelFacts) -> list[
         hint = "each pass of a step has statistics of its own: leave accumulation out, or use norms of groups or layers"
     else:
         keras = "use BatchNormalization(synchronized=True), or " if facts.framework == "keras" else ""
-        hint = f"{keras or _offered('batch_norm', 'synchronised', chosen)}use norms of groups or layers"
+        offered = keras or _offered("batch_norm", "synchronised", chosen)
+        hint = f"{_in_one_pass(spec, chosen) or offered}use norms of groups or layers"
     return [Finding(code="local_batch_norm", text=text, hint=hint)]
 
 
 def _dropout(spec: RunSpec, chosen: Strategy, facts: UserModelFacts) -> list[Finding]:
     if not facts.draws or spec.dropout == "by-sample" or batch_parts(spec, chosen) == 1:
         return []
-    text = "dropout is active and each worker draws its own: losses differ from those of one worker by chance"
-    offered = _offered("dropout", "by-sample", chosen) if facts.draws_by_sample else ""
+    one_pass = _in_one_pass(spec, chosen)
+    who, whose = ("pass of a step", "a single pass") if one_pass else ("worker", "one worker")
+    text = f"dropout is active and each {who} draws its own: losses differ from those of {whose} by chance"
+    offered = _offered("dropout", "by-sample", chosen) if facts.draws_by_sample else one_pass
     return [Finding(code="dropout_by_worker", text=text, hint=f"{offered}set it to 0 to compare losses")]
+
+
+def _in_one_pass(spec: RunSpec, chosen: Strategy) -> str:
+    """What restores equality where nothing but accumulation takes a batch apart."""
+    whole = spec.model_copy(update={"accumulation": 1})
+    return "leave accumulation out, or " if batch_parts(whole, chosen) == 1 else ""
 
 
 def _offered(field: str, value: str, chosen: Strategy) -> str:

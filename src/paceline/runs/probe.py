@@ -31,7 +31,7 @@ from paceline.errors import ModelError, UserError
 from paceline.runs.processes import die_with, read_answer, write_answer
 from paceline.runs.wire import ProbeReply
 from paceline.spec import KEY_LENGTH, RunSpec
-from paceline.workloads.user_model import UserModel, build_user_model
+from paceline.workloads.user_model import UserModel, build_user_model, call_user_code
 
 PATIENCE_SECONDS = 300.0
 ENOUGH_SAMPLES = 512
@@ -127,7 +127,7 @@ def build_and_inspect(spec: RunSpec) -> UserModelFacts:
     for framework, (is_instance, module, function) in KINDS.items():
         if is_instance(built):
             inspect = getattr(import_module(f"paceline.frameworks.{module}"), function)
-            facts: UserModelFacts = inspect(context, built)
+            facts: UserModelFacts = call_user_code(f"trying {context.model_label}", inspect, context, built)
             assert facts.framework == framework
             describe = import_module(f"paceline.frameworks.{module}").describe_structure
             structure = _digest([describe(built), describe_data(context)])
@@ -147,12 +147,11 @@ def _build(user_model: UserModel) -> Any:
 
 
 def _what_to_return(built: Any) -> str:
-    """What to do about a model of no known kind; one of Flax is a model, and is taken as its functions."""
+    """What to do about a model of no known kind."""
+    if isinstance(built, type):
+        return f"return an instance of {built.__name__}"
     if any(kind.__module__.partition(".")[0] == "flax" for kind in type(built).__mro__):
-        return (
-            "a module of Flax is taken as its two functions: for Linen return (lambda key: module.init(key, sample), "
-            "module.apply), for NNX split it and merge it in apply (docs/workloads.md)"
-        )
+        return "return the module of Flax itself, NNX or Linen"
     return "return the model itself"
 
 

@@ -9,6 +9,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,8 @@ from paceline.errors import ModelError
 # The same classes under two names.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 _MODULE, _DATA_MODULE = "LightningModule", "LightningDataModule"
+# What Lightning says to a module that asks for its Trainer without one.
+_NO_TRAINER = "not attached to a `Trainer`"
 # The only input of the model.
 BATCH = "batch"
 
@@ -29,18 +32,38 @@ def is_lightning_module(kind: Any) -> bool:
 def declares_lightning_data(tree: ast.Module, name: str) -> bool:
     """Whether the class of that name in a file is a LightningModule that comes with data, by the words of the file."""
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if name not in classes or not _derives_from(classes[name], _MODULE):
+    if name not in classes:
         return False
-    has_loader = any(getattr(part, "name", "") == "train_dataloader" for part in classes[name].body)
-    return has_loader or any(_derives_from(node, _DATA_MODULE) for node in classes.values())
+    line = _ancestors(classes, name)
+    if any(_DATA_MODULE in _ancestors(classes, other) for other in classes):
+        # A base that is imported may be anything.
+        return any(base == _MODULE or base not in classes for base in line) and _DATA_MODULE not in line
+    parts = [part for kind in (name, *line) if kind in classes for part in classes[kind].body]
+    return _MODULE in line and any(getattr(part, "name", "") == "train_dataloader" for part in parts)
 
 
-def _derives_from(node: ast.ClassDef, base: str) -> bool:
-    return any(ast.unparse(parent).rpartition(".")[2] == base for parent in node.bases)
+def _ancestors(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
+    """Names of the classes that a class of the file derives from, as far as the file tells."""
+    ancestors, to_follow = set[str](), [name]
+    while to_follow:
+        node = classes.get(to_follow.pop())
+        bases = [] if node is None else [ast.unparse(parent).rpartition(".")[2] for parent in node.bases]
+        to_follow += [base for base in bases if base not in ancestors]
+        ancestors.update(bases)
+    return ancestors
 
 
 def _bases(name: str) -> tuple[type, ...]:
     return tuple(getattr(sys.modules[package], name) for package in _PACKAGES if package in sys.modules)
+
+
+@dataclass(frozen=True)
+class PacedScheduler:
+    """A scheduler, and after how many updates or epochs it is stepped."""
+
+    scheduler: Any
+    every: int = 1
+    of_epochs: bool = False
 
 
 class LightningModel:
@@ -143,12 +166,8 @@ class LightningModel:
         if schedulers is None:
             return returned, None
         settings = schedulers if isinstance(schedulers, dict) else {"scheduler": schedulers}
-        if settings.get("interval", "epoch") != "step" or settings.get("frequency", 1) != 1:
-            raise ModelError(
-                f"configure_optimizers of {self._label} steps its scheduler once an epoch, and runs do so after each "
-                f'update; return {{"scheduler": ..., "interval": "step"}} as its lr_scheduler'
-            )
-        return returned, settings["scheduler"]
+        frequency, of_epochs = int(settings.get("frequency", 1)), settings.get("interval", "epoch") == "epoch"
+        return returned, PacedScheduler(settings["scheduler"], frequency, of_epochs)
 
 
 def _training_step(module: Any, label: str) -> Any:
@@ -168,7 +187,15 @@ def _training_step(module: Any, label: str) -> Any:
         def forward(self, batch: Any) -> dict[str, Any]:
             number = [self._batches] if takes_number else []
             self._batches += 1
-            result = self.module.training_step(batch, *number)
+            try:
+                result = self.module.training_step(batch, *number)
+            except RuntimeError as error:
+                if _NO_TRAINER not in str(error):
+                    raise
+                raise ModelError(
+                    f"training_step of {label} asks for Lightning's Trainer, and a strategy trains without it; leave "
+                    f"self.trainer out, or run the file as a script"
+                ) from error
             loss = result.get("loss") if isinstance(result, dict) else result
             if loss is None:
                 raise ModelError(f"training_step of {label} returns no loss; return one, or a dict with loss")

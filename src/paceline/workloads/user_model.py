@@ -15,9 +15,12 @@ A class of LightningModules in place of `build` brings all of that itself (`ligh
 
 import ast
 import importlib.util
+import re
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,10 @@ USER_DATA = "own"
 _OPTIONAL = ("data", "loss", "optimizer", "stages", "plan", "metric", "collate")
 # Among the names of a file that imports all names of another.
 ANY_NAME = "*"
+# Keras puts what went wrong in bold, between where and a list of all arguments.
+_BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
+# In the text of an exception that PyTorch raises for one in a process of a DataLoader.
+_OTHER_TRACEBACK = "Original Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
@@ -154,9 +161,19 @@ def build_user_model(user_model: UserModel) -> Any:
 
 
 def telling_samples(targets: Tree) -> np.ndarray:
-    """The first sample and one of the highest class, which a model with too few outputs cannot take."""
-    highest = int(leaves(targets)[0].reshape(length(targets), -1).max(axis=1).argmax())
-    return np.array([0, highest])
+    """A sample of the lowest class and one of the highest: what a model with too few outputs cannot take."""
+    rows = leaves(targets)[0].reshape(length(targets), -1)
+    return np.array([rows.min(axis=1).argmin(), rows.max(axis=1).argmax()])
+
+
+def loss_advice(has_own_data: bool, targets: Tree) -> str:
+    """What to do where the targets fit no cross-entropy of the model's outputs."""
+    function = "a function loss(outputs, targets) in the file"
+    if not has_own_data:
+        return f"give its class count with --classes, or {function}"
+    if "float" in str(leaves(targets)[0].dtype):
+        return f"give {function}: cross-entropy, which is the usual one, takes classes as whole numbers"
+    return f"return an output for each class, with classes from 0 on, or give {function}"
 
 
 def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -166,16 +183,34 @@ def call_user_code(what: str, function: Callable[..., Any], *arguments: Any) -> 
     except ModelError:
         raise
     except (Exception, SystemExit) as error:
-        place = _line_in_user_code(error)
-        raise ModelError(f"{what} fails with {type(error).__name__}: {error}{place}; mend it and run again") from error
+        place = line_in_user_code(error)
+        raise ModelError(f"{what} fails with {words_of(error)}{place}; mend it and run again") from error
 
 
-def _line_in_user_code(error: BaseException) -> str:
+def words_of(error: BaseException) -> str:
+    """Its kind and what it says, without what PyTorch, Keras and JAX put around that: tracebacks, arguments, advice."""
+    text = str(error).strip()
+    if _OTHER_TRACEBACK in text:
+        return f"{text.rpartition(chr(10))[2]}, in a process of a DataLoader"
+    bold = _BOLD.search(text)
+    sentence = bold.group(1) if bold else text.partition("\n\n")[0]
+    return f"{type(error).__name__}: {' '.join(sentence.split()).rstrip('.')}"
+
+
+def line_in_user_code(error: BaseException) -> str:
+    """The innermost line that is neither of a library nor of Paceline."""
     trace = error.__traceback__
     place = ""
     while trace is not None:
-        filename = trace.tb_frame.f_code.co_filename
-        if filename != __file__ and Path(filename).suffix == ".py" and "importlib" not in filename:
-            place = f" ({Path(filename).name}, line {trace.tb_lineno})"
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if file.suffix == ".py" and not any(file.is_relative_to(folder) for folder in _folders_of_others()):
+            place = f" ({file.name}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return place
+
+
+@cache
+def _folders_of_others() -> tuple[str, ...]:
+    """Where Python's own modules, installed libraries and Paceline are."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    return (*(sysconfig.get_path(kind) for kind in kinds), str(Path(__file__).parents[1]))

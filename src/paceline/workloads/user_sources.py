@@ -126,6 +126,11 @@ def _is_hugging_face(source: Any) -> bool:
 
 def _load_folder(path: Path, label: str) -> Any:
     """The data set that was saved in a folder by `save_to_disk`."""
+    if not path.exists():
+        raise ModelError(
+            f"data() of {label} returns {path}, which is not there; return a folder that save_to_disk of Hugging "
+            f"Face's datasets wrote"
+        )
     try:
         from datasets import load_from_disk
     except ImportError:

@@ -48,6 +48,21 @@ class Noisy(nn.Module):
         return self.head(x + torch.randn_like(x))
 
 
+class Spared(nn.Module):
+    """A layer that no pass uses."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.spare = nn.Linear(192, 10), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+
+def spared():
+    return Spared()
+
+
 def normed():
     return Normed()
 

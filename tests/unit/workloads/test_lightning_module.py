@@ -15,6 +15,7 @@ from paceline.workloads.lightning_module import BATCH, declares_lightning_data
 from paceline.workloads.user_model import UserModel, load_user_model
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from paceline.frameworks.torch.optimizer import user_optimizer  # noqa: E402 - imports PyTorch
 
 FILE = """
 import torch
@@ -105,8 +106,24 @@ def test_a_scheduler_that_is_stepped_with_each_update_comes_with_it(load: Any) -
         f'        return {{"optimizer": optimizer, "lr_scheduler": {{"scheduler": {lines}, "interval": "step"}}}}',
     )
     model = load(text)
-    optimizer, scheduler = model.optimizer(model.build().parameters())
-    assert isinstance(optimizer, torch.optim.SGD) and hasattr(scheduler, "step")
+    optimizer, paced = model.optimizer(model.build().parameters())
+    assert isinstance(optimizer, torch.optim.SGD) and hasattr(paced.scheduler, "step")
+    assert (paced.every, paced.of_epochs) == (1, False)
+
+
+def test_a_scheduler_is_stepped_once_an_epoch_where_nothing_else_is_said(load: Any) -> None:
+    text = FILE.replace(
+        "return torch.optim.SGD(self.parameters(), lr=0.5)",
+        "optimizer = torch.optim.SGD(self.parameters(), lr=0.5)\n"
+        "        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.1)]",
+    )
+    model = load(text)
+    optimizer = user_optimizer(model.label, model.optimizer(model.build().parameters()), lambda: 3)
+    rates = []
+    for _ in range(7):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+    assert rates == pytest.approx([0.5] * 3 + [0.05] * 3 + [0.005])
 
 
 @pytest.mark.parametrize(
@@ -114,12 +131,12 @@ def test_a_scheduler_that_is_stepped_with_each_update_comes_with_it(load: Any) -
     [
         ("super().__init__()\n", "super().__init__()\n        self.automatic_optimization = False\n", "updates itself"),
         ("return torch.optim.SGD(self.parameters(), lr=0.5)", "return []", "returns 0 optimizers"),
-        (
-            "return torch.optim.SGD(self.parameters(), lr=0.5)",
-            "return [torch.optim.SGD(self.parameters(), lr=0.5)], [object()]",
-            "steps its scheduler once an epoch",
-        ),
         ("return torch.nn.functional.cross_entropy(self.layer(inputs), targets)", "return {}", "returns no loss"),
+        (
+            'self.log("number", number)',
+            'raise RuntimeError("Net is not attached to a `Trainer`.")',
+            "training_step of net.py:Net asks for Lightning's Trainer, and a strategy trains without it",
+        ),
         ("def val_dataloader", "def other", "has no val_dataloader"),
         ("class Net(", "class Other(Data):\n    pass\n\nclass Net(", "several data modules, Data and Other"),
         (
@@ -143,6 +160,11 @@ def test_a_file_says_by_its_words_that_a_module_brings_its_data(tmp_path: Path) 
     tree = ast.parse(FILE)
     assert declares_lightning_data(tree, "Net") and not declares_lightning_data(tree, "Data")
     assert not declares_lightning_data(ast.parse("class Net(torch.nn.Module): pass"), "Net")
+    later = ast.parse(
+        FILE + "\nclass Later(Net):\n    pass\nclass Shared(Imported):\n    pass\nclass More(Data):\n    pass\n"
+    )
+    assert declares_lightning_data(later, "Later") and declares_lightning_data(later, "Shared")
+    assert not declares_lightning_data(later, "More") and not declares_lightning_data(later, "build")
     (tmp_path / "net.py").write_text(FILE)
     spec = RunSpec(model=ModelFile.from_text(f"{tmp_path / 'net.py'}:Net"), global_batch=2, steps=1)
     assert complete(spec).dataset == "own"

@@ -91,15 +91,15 @@ def test_a_collate_function_is_given_the_rows_of_a_hugging_face_data_set():
     assert data.train.read(np.array([1, 2]), stack_samples)[0].tolist() == [2, 3]
 
 
-def test_a_folder_without_the_library_says_what_to_install(monkeypatch):
+def test_a_folder_without_the_library_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert refusal("rows") == (
-        "data() of net.py:build returns the folder rows of a Hugging Face data set, and datasets is not installed; "
-        "pip install datasets"
+    assert refusal(tmp_path) == (
+        f"data() of net.py:build returns the folder {tmp_path} of a Hugging Face data set, and datasets is not "
+        "installed; pip install datasets"
     )
 
 
-def test_a_folder_that_is_no_data_set_is_refused(monkeypatch):
+def test_a_folder_that_is_no_data_set_is_refused(monkeypatch, tmp_path):
     library = ModuleType("datasets")
 
     def load_from_disk(path):
@@ -107,7 +107,8 @@ def test_a_folder_that_is_no_data_set_is_refused(monkeypatch):
 
     library.load_from_disk = load_from_disk
     monkeypatch.setitem(sys.modules, "datasets", library)
-    assert "returns rows, which is no folder of a Hugging Face data set (Directory rows not found)" in refusal("rows")
+    assert f"which is no folder of a Hugging Face data set (Directory {tmp_path} not found)" in refusal(tmp_path)
+    assert "data() of net.py:build returns absent/rows, which is not there" in refusal("absent/rows")
 
 
 def test_a_data_set_without_a_test_split_is_refused():

@@ -34,8 +34,8 @@ def check_recompute(spec: RunSpec) -> str | None:
     """Why such a run cannot recompute activations, in words, or None."""
     if spec.recompute != "none" and spec.model is not None:
         return (
-            f"{spec.strategy} cannot see the layers of {spec.model.label}, which is a pair of functions; "
-            f"leave recompute out, and put jax.checkpoint around its layers yourself"
+            f"{spec.strategy} cannot see the layers of {spec.model.label}; leave recompute out, and put "
+            f"jax.checkpoint (in Flax nnx.remat or nn.remat) around them yourself"
         )
     return why_not_recomputed(spec)
 
@@ -47,6 +47,11 @@ def why_not_read(spec: RunSpec) -> str | None:
     if spec.accumulation > 1:
         return f"and {spec.strategy} takes the parts of several passes from data on its devices; leave accumulation out"
     return None
+
+
+def batch_parts(spec: RunSpec, replicas: int | None = None) -> int:
+    """Parts of a batch with statistics of their own: one pass is over all devices, each of several over one's share."""
+    return 1 if spec.accumulation == 1 else spec.accumulation * (replicas or spec.workers)
 
 
 def in_processes(spec: RunSpec) -> bool:

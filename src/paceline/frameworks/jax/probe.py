@@ -1,6 +1,7 @@
 """What a user's pair of JAX functions is and takes, found by making its parameters and sending two samples through."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,10 +17,16 @@ from paceline.frameworks.jax.optimizer import Tree
 from paceline.frameworks.jax.training import optimizer_for
 from paceline.frameworks.jax.user_network import UserNetwork, user_network
 from paceline.workloads.outputs import logits_of, loss_in
-from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
+from paceline.workloads.user_model import (
+    USER_DATA,
+    call_user_code,
+    line_in_user_code,
+    loss_advice,
+    telling_samples,
+    words_of,
+)
 
 SAMPLES = 2
-ADVICE = "give its class count with --classes, or a function loss(outputs, targets) in the file"
 
 
 def inspect_jax(context: Context, built: Any) -> UserModelFacts:
@@ -35,7 +42,19 @@ def inspect_jax(context: Context, built: Any) -> UserModelFacts:
     cuts = ("plan",) if user_model.plan is not None else ()
     one_array = isinstance(inputs, np.ndarray) and isinstance(outputs, jax.Array)
     form = None if one_array else f"takes {describe(inputs)} and returns {type(outputs).__name__}"
-    return UserModelFacts("jax", count, context.data.train_samples, cuts=cuts, form=form)
+    return UserModelFacts(
+        "jax", count, context.data.train_samples, cuts=cuts, form=form, batch_norms=network.batch_norms,
+        draws=_draws(network, inputs),
+    )  # fmt: skip
+
+
+def _draws(network: UserNetwork, inputs: Any) -> bool:
+    """Whether it draws random numbers while it trains: a second pass, with the keys that the first left, is unlike."""
+    sample = map_tree(jnp.asarray, take(inputs, slice(SAMPLES)))
+    first, after = network.forward(network.params, network.buffers, sample, True)
+    second, _ = network.forward(network.params, after, sample, True)
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return any(isinstance(sooner, jax.Array) and not jnp.array_equal(sooner, later) for sooner, later in pairs)
 
 
 def _trainable(label: str, params: Tree) -> int:
@@ -63,24 +82,50 @@ def _pass_through(context: Context, network: UserNetwork, inputs: Any, targets: 
         if context.spec.dataset != USER_DATA:
             advice = "give the shape that it expects with --input-shape"
         raise ModelError(
-            f"apply of {label} does not take inputs of shape {describe(inputs)}: "
-            f"{type(error).__name__}: {error}; {advice}"
+            f"apply of {label} does not take inputs of shape {describe(inputs)}: {words_of(error)}; {advice}"
         ) from error
     _check_classes(context, outputs, targets)
+    _check_loss(context, outputs, targets)
 
-    def loss_of(params: Tree) -> Any:
-        return (context.user_model.loss or usual_loss)(  # type: ignore[union-attr]
-            network.forward(params, network.buffers, inputs, True)[0], targets
-        )
+    def loss_of(params: Tree, inputs: Any, targets: Any) -> Any:
+        outputs, _ = network.forward(params, network.buffers, inputs, True)
+        return (context.user_model.loss or usual_loss)(outputs, targets)  # type: ignore[union-attr]
 
-    try:
-        gradients = jax.grad(loss_of)(network.params)
-    except Exception as error:
-        raise ModelError(f"{_unfit(label, outputs)}: {type(error).__name__}: {error}; {ADVICE}") from error
+    def metrics_of(params: Tree, inputs: Any, targets: Any) -> Any:
+        outputs, _ = network.forward(params, network.buffers, inputs, False)
+        return context.user_model.named_metrics(outputs, targets)  # type: ignore[union-attr]
+
+    gradients = call_user_code(f"the backward pass of {label}", jax.grad(loss_of), network.params, inputs, targets)
+    _follow(label, jax.grad(loss_of), network.params, inputs, targets)
     call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
+    _follow(f"metric() of {label}", metrics_of, network.params, inputs, targets)
     _try_update(context, network.params, gradients)
     _try_evaluation(context, network)
     return outputs
+
+
+def _check_loss(context: Context, outputs: Any, targets: Any) -> None:
+    """Whether the file's own loss is one number from which gradients can come."""
+    assert context.user_model is not None
+    if context.user_model.loss is None:
+        return
+    what = f"loss() of {context.user_model.label}"
+    loss = call_user_code(what, context.user_model.loss, outputs, targets)
+    if not isinstance(loss, jax.Array):
+        raise ModelError(f"{what} is {type(loss).__name__}, from which no gradient can come; return an array of JAX")
+    if loss.ndim:
+        raise ModelError(f"{what} has shape {tuple(loss.shape)}; return one number, such as its mean")
+
+
+def _follow(what: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Follows a function without numbers, as a worker's compiler does."""
+    try:
+        jax.eval_shape(function, *arguments)
+    except Exception as error:
+        raise ModelError(
+            f"{what} works by itself and cannot be compiled: {type(error).__name__}{line_in_user_code(error)}; leave "
+            f"out what needs numbers in Python, such as float() or if, and use jax.numpy and jax.lax"
+        ) from error
 
 
 def _try_update(context: Context, params: Tree, gradients: Tree) -> None:
@@ -114,15 +159,16 @@ def _check_classes(context: Context, outputs: Any, targets: Any) -> None:
     if context.user_model.loss is not None or loss_in(outputs) is not None:
         return
     logits = logits_of(outputs)
-    is_array = isinstance(logits, jax.Array) and isinstance(targets, jax.Array)
-    if not is_array or logits.shape[:-1] != targets.shape or int(targets.max()) >= logits.shape[-1]:
-        text = f"of shape {tuple(targets.shape)} with classes up to {int(targets.max())}" if is_array else "of its kind"
-        raise ModelError(f"{_unfit(context.user_model.label, outputs)} {text}; {ADVICE}")
-
-
-def _unfit(label: str, outputs: Any) -> str:
     text = tuple(outputs.shape) if isinstance(outputs, jax.Array) else type(outputs).__name__
-    return f"the output of {label} ({text} for {SAMPLES} samples) does not fit its targets"
+    unfit = f"the output of {context.user_model.label} ({text} for {SAMPLES} samples) does not fit its targets"
+    advice = loss_advice(context.spec.dataset == USER_DATA, targets)
+    if not isinstance(logits, jax.Array) or not isinstance(targets, jax.Array):
+        raise ModelError(f"{unfit} ({describe(targets)}); {advice}")
+    if jnp.issubdtype(targets.dtype, jnp.floating):
+        raise ModelError(f"{unfit} ({describe(targets)}): these are no classes; {advice}")
+    lowest, highest = int(targets.min()), int(targets.max())
+    if logits.shape[:-1] != targets.shape or lowest < 0 or highest >= logits.shape[-1]:
+        raise ModelError(f"{unfit} of shape {tuple(targets.shape)} with classes from {lowest} to {highest}; {advice}")
 
 
 def describe_structure(built: Any) -> list[str]:

@@ -24,7 +24,9 @@ from paceline.workloads.user_model import call_user_code
 
 # Parameters, buffers, inputs, and whether it trains ─► outputs, and the buffers after the pass.
 Forward = Callable[[Tree, Tree, Any, bool], tuple[Any, Tree]]
-PARAMETERS, DROPOUT_KEY = "params", "dropout_key"
+PARAMETERS, STATISTICS, DROPOUT_KEY = "params", "batch_stats", "dropout_key"
+# What a batch norm of NNX calls its running variance.
+VARIANCE = "var"
 # Arguments of a Linen module that say whether it trains, and what they are then.
 MODES = {"train": True, "training": True, "deterministic": False}
 
@@ -36,6 +38,8 @@ class UserNetwork:
     params: Tree
     forward: Forward
     buffers: Tree = field(default_factory=dict)
+    # Layers that take statistics of the samples of a pass.
+    batch_norms: tuple[str, ...] = ()
 
 
 def user_network(context: Context, built: Any, inputs: Any) -> UserNetwork:
@@ -76,7 +80,9 @@ def _nnx_network(_context: Context, model: Any, _inputs: Any) -> UserNetwork:
         after = nnx.to_pure_dict(nnx.split(module, nnx.Param, ...)[2])
         return outputs, _without_keys(after)[0] if trains else buffers
 
-    return UserNetwork(params, forward, raw)
+    # The way to each array that it keeps; what has a running variance is a batch norm.
+    ways = [[str(getattr(key, "key", key)) for key in way] for way, _ in jax.tree_util.tree_leaves_with_path(raw)]
+    return UserNetwork(params, forward, raw, tuple(".".join(way[:-1]) for way in ways if way[-1] == VARIANCE))
 
 
 def _linen_network(context: Context, model: Any, inputs: Any) -> UserNetwork:
@@ -105,7 +111,7 @@ def _linen_network(context: Context, model: Any, inputs: Any) -> UserNetwork:
         outputs, after = call(apply, inputs)
         return outputs, {**after, DROPOUT_KEY: jax.random.key_data(following)}
 
-    return UserNetwork(params, forward, buffers)
+    return UserNetwork(params, forward, buffers, tuple(map(str, variables.get(STATISTICS, ()))))
 
 
 def _is_key(leaf: Any) -> bool:

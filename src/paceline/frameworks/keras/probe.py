@@ -2,7 +2,7 @@
 
 import json
 import math
-import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -16,11 +16,16 @@ from paceline.errors import ModelError
 from paceline.frameworks.keras.model import keras_inputs, loss_function, make_variables
 from paceline.frameworks.keras.optimizer import optimizer_for
 from paceline.workloads.outputs import logits_of, loss_in
-from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
+from paceline.workloads.user_model import (
+    USER_DATA,
+    call_user_code,
+    line_in_user_code,
+    loss_advice,
+    telling_samples,
+    words_of,
+)
 
 SAMPLES = 2
-# Keras puts what went wrong in bold, between where and a list of all arguments.
-_BOLD = re.compile(r"\x1b\[1m(.*?)\x1b\[0m", re.DOTALL)
 
 
 def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
@@ -66,18 +71,44 @@ def _pass_through(context: Context, model: keras.Model, inputs: Tree, targets: T
         if context.spec.dataset != USER_DATA:
             advice = "give the shape that it expects with --input-shape"
         raise ModelError(
-            f"{label} does not take inputs of shape {describe(inputs)}: {_words(error)}; {advice}"
+            f"{label} does not take inputs of shape {describe(inputs)}: {words_of(error)}; {advice}"
         ) from error
+    tensors = map_tree(ops.convert_to_tensor, targets)
+    if (loss := context.user_model.loss) is not None:
+        _check_loss(f"loss() of {label}", call_user_code(f"loss() of {label}", loss, outputs, tensors))
     try:
         _fit_together(context, model, outputs, targets)
     except Exception as error:
         raise ModelError(
             f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets: "
-            f"{_words(error)}; give its class count with --classes, or a function loss(outputs, targets) in the file"
+            f"{words_of(error)}; {loss_advice(context.spec.dataset == USER_DATA, targets)}"
         ) from error
-    tensors = map_tree(ops.convert_to_tensor, targets)
     call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, tensors)
+    _follow(f"metric() of {label}", context.user_model.named_metrics, outputs, tensors)
     return outputs
+
+
+def _check_loss(what: str, loss: Any) -> None:
+    """Whether a loss is one number from which gradients can come."""
+    if not keras.ops.is_tensor(loss):
+        raise ModelError(f"{what} is {type(loss).__name__}, from which no gradient can come; return a tensor")
+    if math.prod(ops.shape(loss)) != 1:
+        raise ModelError(f"{what} has shape {tuple(ops.shape(loss))}; return one number, such as its mean")
+
+
+def _follow(what: str, function: Callable[..., Any], *arguments: Any) -> None:
+    """Follows a function without numbers, as a worker of TensorFlow does before its first step."""
+    if keras.backend.backend() != "tensorflow":
+        return
+    import tensorflow as tf
+
+    try:
+        tf.function(function, autograph=False)(*arguments)
+    except Exception as error:
+        raise ModelError(
+            f"{what} works by itself and cannot be made a graph: {type(error).__name__}{line_in_user_code(error)}; "
+            f"leave out what needs numbers in Python, such as float() or if, and use keras.ops"
+        ) from error
 
 
 def _loss(context: Context, model: keras.Model, inputs: Tree, targets: Tree, training: bool = False) -> Any:
@@ -131,18 +162,18 @@ def _check_shape(model: keras.Model, inputs: Tree) -> None:
             raise ValueError(f"it was built for {'x'.join(map(str, sizes))}")
 
 
-def _words(error: Exception) -> str:
-    bold = _BOLD.search(str(error))
-    return f"{type(error).__name__}: {bold.group(1) if bold else error}"
-
-
 def _fit_together(context: Context, model: keras.Model, outputs: Any, targets: Tree) -> None:
     assert context.user_model is not None
     if context.user_model.loss is None and loss_in(outputs) is None:
         logits = logits_of(outputs)
-        if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu" and int(targets.max()) >= logits.shape[-1]:
+        if isinstance(targets, np.ndarray) and targets.dtype.kind == "f":
+            # Keras would take them for classes and cut off what is behind the point.
+            raise TypeError(f"targets of {targets.dtype} are no classes")
+        if isinstance(targets, np.ndarray) and targets.dtype.kind in "iu":
             # Some kernels answer a class that is not there with a loss that is no number.
-            raise ValueError(f"class {int(targets.max())} is not among {logits.shape[-1]} outputs")
+            for number in (int(targets.min()), int(targets.max())):
+                if not 0 <= number < logits.shape[-1]:
+                    raise ValueError(f"class {number} is not among {logits.shape[-1]} outputs")
     loss = loss_function(context, model)(outputs, map_tree(ops.convert_to_tensor, targets))
     if math.prod(ops.shape(loss)) != 1:
         raise ValueError(f"the loss has shape {tuple(ops.shape(loss))} and must be one number")

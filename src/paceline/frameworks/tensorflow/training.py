@@ -107,12 +107,20 @@ class TfJob:
         began = perf_counter_ns()
         batches = {replica: self._as_tensors(*share.read(number)) for replica, share in self._read.items()}
         inputs, targets = (
-            self._on_each_device(lambda replica, part=part: batches[replica][part])  # type: ignore[misc]
-            for part in (0, 1)
+            self._spread({replica: batch[part] for replica, batch in batches.items()}) for part in (0, 1)
         )
         self.input_times.waited += perf_counter_ns() - began
         self.input_times.batches += len(batches)
         return inputs, targets
+
+    def _spread(self, trees: dict[int, Tree]) -> Tree:
+        """A tree for each replica as one, whose leaves have a tensor on each device."""
+
+        def put(*tensors: tf.Tensor) -> Any:
+            of_replica = dict(zip(trees, tensors, strict=True))
+            return self._on_each_device(lambda replica: of_replica[replica])
+
+        return map_tree(put, *trees.values())
 
     def _as_tensors(self, inputs: Tree, targets: Tree) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.device("/cpu:0"):

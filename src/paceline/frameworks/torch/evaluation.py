@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from paceline.contract.context import Context
 from paceline.contract.job import Evaluation
-from paceline.data.tree import Tree, call, length
+from paceline.data.tree import Tree, call, length, map_tree
 from paceline.frameworks.torch.loaded_data import Agree, LoadedBatches
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.workloads.outputs import logits_of, loss_in
@@ -77,7 +77,8 @@ def evaluate(model: nn.Module, loss: Loss, user_model: UserModel | None, test: T
     model.eval()
     with torch.no_grad():
         for inputs, targets in test.batches():
-            outputs = call(model, inputs)
+            # Stretches of data in memory are the data themselves, and a model may change what it is given.
+            outputs = call(model, inputs if user_model is None else map_tree(Tensor.clone, inputs))
             samples = length(targets)
             # A stage of the model that is not its last returns nothing; where samples are few, a part may have none.
             if outputs is None or not samples:
@@ -104,4 +105,4 @@ def right_predictions(outputs: Any, targets: Tree) -> int | None:
         return None
     if targets.is_floating_point() or logits.ndim != targets.ndim + 1:
         return None
-    return int((logits.argmax(-1) == targets).sum())
+    return int((logits.argmax(-1) == targets.long()).sum())

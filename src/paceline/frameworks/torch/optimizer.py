@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from paceline.contract.context import Context
 from paceline.errors import ModelError
 from paceline.spec import Optimizer as OptimizerSettings
+from paceline.workloads.lightning_module import PacedScheduler
 
 _DECORATED = ("add_param_group", "zero_grad")
 # The key of a parameter group under which it knows the group of the user's that it is a part of.
@@ -115,15 +116,20 @@ class UserSchedule:
     """A user's scheduler, which knows the optimizer's groups as they were when the user made both.
 
     A strategy may cut groups into smaller ones later; each of those then takes the settings of the one it is from.
+    `updates` is how many are made for each of the scheduler's own steps.
     """
 
-    def __init__(self, optimizer: Optimizer, scheduler: Any) -> None:
+    def __init__(self, optimizer: Optimizer, scheduler: Any, updates: int = 1) -> None:
         self._optimizer, self._scheduler, self._groups = optimizer, scheduler, list(optimizer.param_groups)
+        self._updates, self._done = updates, 0
         for number, group in enumerate(self._groups):
             group[_ORIGIN] = number
 
     def step(self) -> None:
-        """Steps the user's scheduler and hands on what it set."""
+        """Steps the user's scheduler where it is due, and hands on what it set."""
+        self._done += 1
+        if self._done % self._updates:
+            return
         current = self._optimizer.param_groups
         self._optimizer.param_groups = self._groups
         self._scheduler.step()
@@ -137,11 +143,13 @@ class UserSchedule:
 
     def state_dict(self) -> dict[str, Any]:
         """The scheduler's own state, and the rates that it set."""
-        return {"scheduler": self._scheduler.state_dict(), "rates": [float(group["lr"]) for group in self._groups]}
+        rates = [float(group["lr"]) for group in self._groups]
+        return {"scheduler": self._scheduler.state_dict(), "rates": rates, "done": self._done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The scheduler's own state, and the rates."""
         self._scheduler.load_state_dict(state["scheduler"])
+        self._done = int(state["done"])
         for group, rate in zip(self._groups, state["rates"], strict=True):
             group["lr"] = rate
         self._hand_on()
@@ -177,8 +185,12 @@ def scheduler_of(optimizer: Any) -> Scheduler | None:
     return scheduler
 
 
-def user_optimizer(label: str, returned: Any) -> Optimizer:
+def user_optimizer(label: str, returned: Any, steps_per_epoch: Callable[[], int] = lambda: 1) -> Optimizer:
     """What `optimizer(parameters)` of a user's file returned: an optimizer, or one with a scheduler."""
+    pace = 1
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], PacedScheduler):
+        paced = returned[1]
+        returned, pace = (returned[0], paced.scheduler), paced.every * (steps_per_epoch() if paced.of_epochs else 1)
     if not isinstance(returned, tuple):
         optimizer: Optimizer = returned
         return optimizer
@@ -194,4 +206,4 @@ def user_optimizer(label: str, returned: Any) -> Optimizer:
             f"optimizer() of {label} returns ReduceLROnPlateau, which asks for a measured loss; return a scheduler "
             f"that is stepped after each update, such as CosineAnnealingLR"
         )
-    return follow(optimizer, UserSchedule(optimizer, scheduler))
+    return follow(optimizer, UserSchedule(optimizer, scheduler, pace))

@@ -13,14 +13,15 @@ from paceline.data.tree import Tree, call, describe, leaves, map_tree, sample_el
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts
-from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
+from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function, usual_loss
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.outline import is_outline
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.trace.build import without_numbers
 from paceline.frameworks.torch.training import optimizer_for
-from paceline.workloads.user_model import USER_DATA, call_user_code, telling_samples
+from paceline.workloads.outputs import logits_of, loss_in
+from paceline.workloads.user_model import USER_DATA, call_user_code, loss_advice, telling_samples, words_of
 
 # Objects without a name of their own are shown with their place in memory, which is not the same twice.
 PLACE_IN_MEMORY = re.compile(r" at 0x[0-9a-f]+")
@@ -41,19 +42,22 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))
-    if is_outline(module):
+    is_bare = is_outline(module)
+    if is_bare:
         without_numbers(module)
         inputs, targets = (map_tree(lambda tensor: tensor.to("meta"), tree) for tree in (inputs, targets))
-        outputs, _ = _pass_through(context, module, inputs, targets)
-    else:
-        outputs, loss = _pass_through(context, module, inputs, targets)
+    outputs, loss = _pass_through(context, module, inputs, targets)
+    unused = tuple(
+        name for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.grad is None
+    )
+    if not is_bare:
         _try_update(context, module, loss)
         _try_evaluation(context, module, data)
     functions = {"stages": user_model.stages, "plan": user_model.plan}
     cuts = tuple(name for name, function in functions.items() if function is not None)
     sequential, blocks = isinstance(module, nn.Sequential), find_blocks(module)
     several, form = data.batch(data.train, slice(0, FOLLOWED_SAMPLES))[0], form_of(inputs, outputs)
-    if is_outline(module):
+    if is_bare:
         several = map_tree(lambda tensor: tensor.to("meta"), several)
     reasons = dict.fromkeys(functions, f"it {form}" if form is not None else "it has no list of like blocks")
     if blocks is not None and not sequential and form is None:
@@ -64,7 +68,7 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
         no_automatic_cuts={} if sequential else reasons, form=form, structure="",
-        batch_norms=tuple(batch_norms(module)), **drawing_facts(module, inputs),
+        batch_norms=tuple(batch_norms(module)), unused=unused, **drawing_facts(module, inputs),
     )  # fmt: skip
 
 
@@ -109,25 +113,55 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
     label, form = context.user_model.label, describe(inputs)
     try:
         outputs = call(module, inputs)
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(
-            f"{label} does not take inputs of shape {form}: {type(error).__name__}: {error}; {_hint(context, inputs)}"
+            f"{label} does not take inputs of shape {form}: {words_of(error)}; {_hint(context, inputs)}"
         ) from error
-    try:
-        loss = loss_function(context)(outputs, targets)
-        loss.backward()
-    except Exception as error:
-        raise ModelError(
-            f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
-            f"({describe(targets)}): {type(error).__name__}: {error}; "
-            f"give its class count with --classes, or a function loss(outputs, targets) in the file"
-        ) from error
+    loss = _loss_of(context, outputs, targets)
+    call_user_code(f"the backward pass of {label}", loss.backward)
     if is_outline(module):
         # A metric gives numbers.
         return outputs, loss.detach()
     with torch.no_grad():
         call_user_code(f"metric() of {label}", context.user_model.metric_values, outputs, targets)
     return outputs, loss.detach()
+
+
+def _loss_of(context: Context, outputs: Any, targets: Tree) -> torch.Tensor:
+    """The loss of two samples, from which gradients can come: by the file's own function, the model's or the usual."""
+    assert context.user_model is not None
+    label, users_loss = context.user_model.label, context.user_model.loss
+    what = f"loss() of {label}" if users_loss is not None else f"the loss of {label}"
+    if users_loss is None and loss_in(outputs) is None and not isinstance(logits_of(outputs), torch.Tensor):
+        raise ModelError(
+            f"{label} returns {_output_text(outputs)}, in which there is neither a loss nor logits; return a tensor, "
+            f"or name them so, or give a function loss(outputs, targets) in the file"
+        )
+    try:
+        if users_loss is not None:
+            loss = call_user_code(what, users_loss, outputs, targets)
+        else:
+            loss = usual_loss(outputs, targets)
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the output of {label} ({_output_text(outputs)} for {SAMPLES} samples) does not fit its targets "
+            f"({describe(targets)}): {words_of(error)}; "
+            f"{loss_advice(context.spec.dataset == USER_DATA, targets)}"
+        ) from error
+    if not isinstance(loss, torch.Tensor):
+        raise ModelError(f"{what} is {type(loss).__name__}, from which no gradient can come; return a tensor")
+    if loss.numel() != 1:
+        raise ModelError(f"{what} has shape {tuple(loss.shape)}; return one number, such as its mean")
+    if not loss.requires_grad:
+        raise ModelError(
+            f"{what} has no gradient for any parameter: something between them and it cut it off, such as detach() or "
+            f"torch.no_grad(); leave that out"
+        )
+    return loss
 
 
 def _hint(context: Context, inputs: Tree) -> str:
@@ -143,11 +177,13 @@ def _hint(context: Context, inputs: Tree) -> str:
 
 
 def is_cast_by_models(tensor: torch.Tensor) -> bool:
-    """Whether few layers take numbers of that type, so that a model has to cast them: bytes, booleans and the like."""
-    return not tensor.is_floating_point() and tensor.dtype not in (torch.int64, torch.int32)
+    """Whether few layers take numbers of that type, so that a model has to cast them: bytes, booleans, halves."""
+    return tensor.dtype not in (torch.float32, torch.int64, torch.int32)
 
 
 def _output_text(outputs: Any) -> str:
+    if outputs is None:
+        return "nothing"
     if isinstance(outputs, torch.Tensor):
         return str(tuple(outputs.shape))
     parts = f" of {', '.join(map(str, outputs))}" if isinstance(outputs, Mapping) else ""
@@ -163,6 +199,12 @@ def _try_update(context: Context, module: nn.Module, loss: torch.Tensor) -> None
         raise ModelError(
             f"optimizer(parameters) of {user_model.label} returned {type(optimizer).__name__}, not a "
             f"torch.optim.Optimizer; return the optimizer itself"
+        )
+    of_model = set(map(id, module.parameters()))
+    if not any(id(parameter) in of_model for group in optimizer.param_groups for parameter in group["params"]):
+        raise ModelError(
+            f"optimizer(parameters) of {user_model.label} updates none of the model's parameters; make it of those "
+            f"that it is given"
         )
     closure = (lambda: loss,) if isinstance(optimizer, torch.optim.LBFGS) else ()
     call_user_code(f"the first update of {user_model.label}", optimizer.step, *closure)

@@ -41,6 +41,10 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
     needs=declared.NEEDS,
-    traits=Traits(usual_on_several_devices=True, layout=lambda spec: Layout(replicate=spec.workers)),
+    traits=Traits(
+        usual_on_several_devices=True,
+        batch_parts=declared.batch_parts,
+        layout=lambda spec: Layout(replicate=spec.workers),
+    ),
     testing=Testing(reference=on_one_worker("jax-single")),
 )

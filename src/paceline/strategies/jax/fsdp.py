@@ -63,6 +63,6 @@ STRATEGY = Strategy(
     open_job=open_job,
     knobs=(declared.STEPS_PER_EXECUTION, declared.PROCESSES),
     needs=declared.NEEDS,
-    traits=Traits(saved_by="parts", layout=lambda spec: Layout(shard=spec.workers)),
+    traits=Traits(saved_by="parts", batch_parts=declared.batch_parts, layout=lambda spec: Layout(shard=spec.workers)),
     testing=Testing(reference=on_one_worker("jax-single")),
 )

@@ -80,6 +80,7 @@ STRATEGY = Strategy(
     traits=Traits(
         saved_by="parts",
         replicas=lambda spec: layout_of(spec).data_ranks,
+        batch_parts=lambda spec: declared.batch_parts(spec, layout_of(spec).data_ranks),
         splits_layers=lambda spec: layout_of(spec).tensor > 1,
     ),
     testing=Testing(reference=on_one_worker("jax-single")),

@@ -1,6 +1,5 @@
 """Whether a model draws random numbers while it trains, and whether those can be drawn by sample: found by trying."""
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,11 +18,11 @@ TOLERANCE = 1e-4
 
 
 def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, Any]:
-    """Facts named as those of `UserModelFacts`."""
+    """Facts named as those of `UserModelFacts`; norms of the model have other statistics afterwards."""
     if is_outline(module):
         # There are no numbers to compare: layers with a rate draw by it.
         return {"draws": any(_rate(child) > 0 for child in module.modules()), "draws_by_sample": False}
-    module = copy.deepcopy(module).train()
+    module.train()
     first, second = (_outputs(module, inputs, seed) for seed in SEEDS)
     if _alike(first, second):
         return {"draws": False, "draws_by_sample": False}
@@ -45,17 +44,24 @@ def _is_by_sample(module: nn.Module, inputs: Tree) -> bool:
     draws, count = SampleDraws(0, torch.device("cpu")), length(inputs)
     with draws.of(1, Samples(0, count, count)):
         together = _outputs(module, inputs)
+    alone = []
     for number in range(count):
         with draws.of(1, Samples(number, 1, count)):
-            alone = _outputs(module, take(inputs, slice(number, number + 1)))
-        of_samples = [
-            (whole[number : number + 1], part)
-            for whole, part in zip(together, alone, strict=True)
-            if whole.ndim and len(whole) == count
-        ]
-        if not of_samples or not all(torch.allclose(*pair, rtol=TOLERANCE, atol=TOLERANCE) for pair in of_samples):
-            return False
-    return True
+            alone.append(_outputs(module, take(inputs, slice(number, number + 1))))
+    columns = list(zip(together, *alone, strict=True))
+    # A model may leave out the dimension of a single sample.
+    of_samples = [
+        (whole.flatten(), torch.cat([part.flatten() for part in parts]))
+        for whole, *parts in columns
+        if whole.ndim and len(whole) == count
+    ]
+    # One that gives its loss alone gives the mean over its samples.
+    means = [(whole, torch.stack(parts).mean()) for whole, *parts in columns if not whole.ndim]
+    pairs = of_samples or means
+    return bool(pairs) and all(
+        whole.shape == parts.shape and torch.allclose(whole, parts, rtol=TOLERANCE, atol=TOLERANCE)
+        for whole, parts in pairs
+    )
 
 
 def _outputs(module: nn.Module, inputs: Tree, seed: int | None = None) -> list[Tensor]:
@@ -66,13 +72,18 @@ def _outputs(module: nn.Module, inputs: Tree, seed: int | None = None) -> list[T
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """All tensors of what a model returned."""
+    """All tensors of what a model returned: alone, in lists and dicts, or as attributes of an object."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, Mapping | list | tuple):
         for part in outputs.values() if isinstance(outputs, Mapping) else outputs:
             yield from _tensors(part)
+    else:
+        parts = getattr(outputs, "__dict__", {}).values()
+        yield from _tensors([part for part in parts if isinstance(part, Tensor | Mapping | list | tuple)])
 
 
 def _alike(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(*pair) for pair in zip(first, second, strict=True))
+    # What is no number is as little of one by chance.
+    pairs = zip(first, second, strict=True)
+    return all(torch.equal(sooner.nan_to_num(), later.nan_to_num()) for sooner, later in pairs)
