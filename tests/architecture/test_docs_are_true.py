@@ -90,6 +90,10 @@ def test_every_path_of_the_tree_exists(drawn_paths: list[str]) -> None:
     assert [path for path in drawn_paths if not list(ROOT.glob(path.rstrip("/")))] == []
 
 
+def test_no_path_stands_in_the_tree_twice(drawn_paths: list[str]) -> None:
+    assert sorted(path for path in set(drawn_paths) if drawn_paths.count(path) > 1) == []
+
+
 def test_every_part_of_the_package_stands_in_the_tree(drawn_paths: list[str]) -> None:
     parts = {path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     shown = {f"src/paceline/{path.name}" for path in parts if not path.name.startswith("__")}

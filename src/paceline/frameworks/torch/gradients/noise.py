@@ -38,7 +38,7 @@ class NoiseMeter:
         self._running.clear()
 
     def take(self) -> GradientSquares:
-        """Those of all steps since the last time, without steps whose gradients overflowed."""
+        """The squared norms of all steps since the last call, without steps whose gradients overflowed."""
         small, big = ([float(square) for square in squares] for squares in (self._small, self._big))
         pairs = [
             (part / factor**2, whole / factor**2)
@@ -76,7 +76,7 @@ class MeasuresNoise(TorchJob):
         super()._update(loss)
 
     def gradient_squares(self) -> GradientSquares:
-        """Those of the epoch."""
+        """The squared norms of the epoch."""
         return self._meter.take()
 
 

@@ -1,4 +1,4 @@
-"""Looks at the test set on the way, until a target is reached: when one is due, and what it found."""
+"""Evaluations in the middle of training, until a target is reached: when one is due, and what came of it."""
 
 from dataclasses import dataclass, field
 
@@ -7,15 +7,16 @@ from paceline.runs.pauses.standing_still import between_steps
 from paceline.runs.wire import LookResult
 from paceline.spec import RunSpec
 
-# Steps from one look to the next, as a share of those made: what is found is off by at most as much.
-SHARE_BETWEEN_LOOKS = 1 / 20
+# Steps from one evaluation to the next, as a share of those made: the steps to the target are off by at most as much.
+SHARE_BETWEEN_EVALUATIONS = 1 / 20
 
 
 @dataclass
-class Looker:
-    """Evaluates a job after steps that are ever further apart; the time of it is in no epoch.
+class TargetEvaluator:
+    """Evaluates a job after steps that are ever further apart; the time that this takes is in no epoch.
 
-    A process that trains alone ends the run at the target. Several make all its steps: none knows what others found.
+    A process that trains alone ends the run at the target. Several processes make all steps of the run, as each has
+    evaluated a part of the test set only.
     """
 
     job: Job
@@ -27,16 +28,16 @@ class Looker:
     is_done: bool = False
 
     def after_steps(self, count: int) -> int:
-        """Counts steps and looks where one was due; gives the nanoseconds that this took."""
+        """Counts steps and evaluates where that was due; gives the nanoseconds that it took."""
         self.steps += count
         last = self.looks[-1].step if self.looks else 0
-        if self.steps - last < max(1, int(self.steps * SHARE_BETWEEN_LOOKS)):
+        if self.steps - last < max(1, int(self.steps * SHARE_BETWEEN_EVALUATIONS)):
             return 0
-        nanoseconds, cpu_seconds = between_steps(self.job, self._look)
+        nanoseconds, cpu_seconds = between_steps(self.job, self._evaluate)
         self.cpu_seconds += cpu_seconds
         return nanoseconds
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         self.job.align()
         evaluation = self.job.evaluate()
         self.job.wait()
