@@ -2,12 +2,15 @@
 
 import importlib.util
 import re
+from dataclasses import fields
 from types import ModuleType
 
 import pytest
 
 from architecture.conftest import PACKAGE, ROOT
 from paceline.cli.app import COMMANDS
+from paceline.contract import strategy as contract
+from paceline.strategies import strategies
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 README_LINES = 150
@@ -60,6 +63,15 @@ def test_the_table_of_figures_is_what_make_docs_writes(write_docs: ModuleType) -
     begin, end = write_docs.FIGURES
     between = (ROOT / "docs" / "figures.md").read_text().partition(begin)[2].partition(end)[0]
     assert between.strip() == write_docs.figure_table().strip()
+
+
+def test_the_page_on_strategies_has_every_field_that_one_declares() -> None:
+    page = (ROOT / "docs" / "adding-a-strategy.md").read_text()
+    groups = (contract.Strategy, contract.Needs, contract.Traits, contract.Testing)
+    declared = {field.name for group in groups for field in fields(group)}
+    assert sorted(name for name in declared if not re.search(rf"`{name}\b|\b{name}=", page)) == []
+    heeded = set().union(*(strategy.needs.heeds for strategy in strategies().values()))
+    assert sorted(name for name in heeded if f"`{name}`" not in page) == []
 
 
 def tree_paths(block: str) -> list[str]:
