@@ -14,7 +14,7 @@ from paceline.plan import Plan, PlannedRun
 from paceline.record import Record, Status
 from paceline.runs.fleets import Machines, open_machines
 from paceline.runs.launch import launch, schedule
-from paceline.runs.pauses.looks import looks_in
+from paceline.runs.pauses.target import evaluations_in
 from paceline.spec import RunSpec
 from paceline.strategies import strategy, strategy_of_stored
 
@@ -45,7 +45,7 @@ class Pace:
         lengths = [steps for _, steps in schedule(spec)]
         evaluations = 0 if spec.instrumented else len(lengths)
         # A run may come to its target sooner; how soon, only the run tells.
-        evaluations += looks_in(sum(lengths)) if spec.has_target else 0
+        evaluations += evaluations_in(sum(lengths)) if spec.has_target else 0
         return self.once_seconds + self.step_seconds * sum(lengths) + self.evaluation_seconds * evaluations
 
 

@@ -71,13 +71,6 @@ class Layout(BaseModel):
         """Devices that the same experts are divided over: each has vectors of its own, also those of `tensor`."""
         return self.holders * self.tensor // self.expert
 
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """A rank's place along each dimension of the mesh, of which the last changes fastest."""
-        places = {}
-        for name in reversed(MESH):
-            rank, places[name] = divmod(rank, getattr(self, name))
-        return places
-
     def apart(self, dimension: str) -> int:
         """How far the numbers of neighbouring ranks of a dimension are from each other."""
         # Experts are dealt over ranks in a row.

@@ -95,6 +95,11 @@ def make_plan(study: Study, done: Set[tuple[str, int]], system: System, probe: P
             for before, after in pairs
             if before.link != after.link
         ]
+        + [
+            assumption
+            for before, _ in pairs
+            if before.model is None and (assumption := workload(before.workload).assumption(before.options))
+        ]
         + without_breakdown
     )
     return Plan(study.name, tuple(to_run), skipped, finished, (*specs, *instrumented), tuple(notes))

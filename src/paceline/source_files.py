@@ -102,7 +102,7 @@ def _modules(name: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _top_level(name: str, folder: str) -> ModuleSpec | None:
-    """As a worker finds it: beside the program first, then where Python looks anyway."""
+    """The module as a worker finds it: beside the program first, then where Python looks anyway."""
     beside = _find(name, (folder,))
     # A folder without Python in it is a package by its name only, and hides nothing that is installed.
     if beside is not None and beside.has_location:

@@ -323,7 +323,7 @@ class RunSpec(Frozen):
         return copied
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """As `__copy__`, and so are its parts."""
+        """A copy that shares no part with this run, and has no key yet."""
         copied = super().__deepcopy__(memo)
         copied.__dict__.pop(_KEPT_KEY, None)
         return copied

@@ -2,12 +2,15 @@
 
 import importlib.util
 import re
+from dataclasses import fields
 from types import ModuleType
 
 import pytest
 
 from architecture.conftest import PACKAGE, ROOT
 from paceline.cli.app import COMMANDS
+from paceline.contract import strategy as contract
+from paceline.strategies import strategies
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 README_LINES = 150
@@ -62,6 +65,15 @@ def test_the_table_of_figures_is_what_make_docs_writes(write_docs: ModuleType) -
     assert between.strip() == write_docs.figure_table().strip()
 
 
+def test_the_page_on_strategies_has_every_field_that_one_declares() -> None:
+    page = (ROOT / "docs" / "adding-a-strategy.md").read_text()
+    groups = (contract.Strategy, contract.Needs, contract.Traits, contract.Testing)
+    declared = {field.name for group in groups for field in fields(group)}
+    assert sorted(name for name in declared if not re.search(rf"`{name}\b|\b{name}=", page)) == []
+    heeded = set().union(*(strategy.needs.heeds for strategy in strategies().values()))
+    assert sorted(name for name in heeded if f"`{name}`" not in page) == []
+
+
 def tree_paths(block: str) -> list[str]:
     """Paths of a tree drawn by indentation: names first, then two spaces, then what they are."""
     found: list[str] = []
@@ -88,6 +100,10 @@ def drawn_paths() -> list[str]:
 def test_every_path_of_the_tree_exists(drawn_paths: list[str]) -> None:
     assert len(drawn_paths) > 20
     assert [path for path in drawn_paths if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_no_path_stands_in_the_tree_twice(drawn_paths: list[str]) -> None:
+    assert sorted(path for path in set(drawn_paths) if drawn_paths.count(path) > 1) == []
 
 
 def test_every_part_of_the_package_stands_in_the_tree(drawn_paths: list[str]) -> None:

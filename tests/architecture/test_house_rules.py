@@ -9,7 +9,9 @@ from architecture.conftest import PACKAGE, ROOT, functions, modules, named, own_
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_FILES_OF_A_FOLDER = 25
-WITHOUT_A_SUBJECT = ("Of ", "Up to ", "Until ", "Behind ")
+WITHOUT_A_SUBJECT = (
+    "Of ", "Up to ", "Until ", "Behind ", "That of ", "Those of ", "That the ", "Nor ", "As after ", "From here on ",
+)  # fmt: skip
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "manager", "handler", "misc"}
 # Put together here, so that this file does not contain them.
 UNFINISHED = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")

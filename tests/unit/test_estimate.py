@@ -5,7 +5,7 @@ import pytest
 from paceline.estimate import LEAST_STEPS, MEASURED_STEPS, Estimate, Pace, estimate, kind, pace, shortened_run
 from paceline.plan import make_plan
 from paceline.record import Epoch, Look, Record, Startup, Status
-from paceline.runs.pauses.looks import looks_in
+from paceline.runs.pauses.target import evaluations_in
 from paceline.study import Study
 from paceline.systems import System
 
@@ -47,12 +47,12 @@ def test_runs_that_look_for_a_target_are_told_with_their_looks_and_may_end_soone
     def looking(spec):
         asked.append(spec)
         record = ran(spec)
-        looks = tuple(Look(step=step + 1, test_accuracy=0.1) for step in range(looks_in(spec.steps)))
+        looks = tuple(Look(step=step + 1, test_accuracy=0.1) for step in range(evaluations_in(spec.steps)))
         wall = record.wall_seconds + EVALUATION * len(looks)
         return record.model_copy(update={"looks": looks, "wall_seconds": wall})
 
     told = estimate(plan, [], looking)
-    assert told.seconds == pytest.approx(2 * (ran(plan.to_run[0].spec).wall_seconds + EVALUATION * looks_in(100)))
+    assert told.seconds == pytest.approx(2 * (ran(plan.to_run[0].spec).wall_seconds + EVALUATION * evaluations_in(100)))
     assert told.may_end_sooner
     # A learning rate takes no time.
     assert len(asked) == 1

@@ -50,7 +50,6 @@ def test_ranks_of_the_tensor_dimension_are_neighbours_and_those_of_the_pipeline_
     layout = Layout(replicate=2, shard=2, tensor=2, pipeline=2, context=2, expert=4)
     names = ("tensor", "context", "shard", "expert", "replicate", "pipeline")
     assert [layout.apart(name) for name in names] == [1, 2, 4, 1, 8, 16]
-    assert layout.coordinates(25) == {"tensor": 1, "context": 0, "shard": 0, "replicate": 1, "pipeline": 1}
 
 
 def test_experts_are_dealt_among_ranks_that_are_there_anyway() -> None:

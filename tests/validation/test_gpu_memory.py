@@ -24,9 +24,7 @@ SYSTEM = load_hardware("h200-nvlink")
 
 
 def need_of(spec: RunSpec) -> MemoryNeed:
-    behaviour = SYSTEM.device.memory_behaviour.cut_into(spec.slices or 1)
-    device = SYSTEM.device.model_copy(update={"memory_behaviour": behaviour})
-    hardware = SYSTEM.model_copy(update={"device": device})
+    hardware = SYSTEM.model_copy(update={"slices": spec.slices})
     return Predictor(hardware, spec_facts(spec), 1).predict(spec).memory
 
 

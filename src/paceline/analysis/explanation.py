@@ -65,7 +65,7 @@ def progress(row: Row) -> list[str]:
 
 
 def _input(row: Row) -> list[str]:
-    """That reading data, and not the strategy, sets the pace, and what would keep up with the training."""
+    """Says that reading data, and not the strategy, sets the pace, and what would keep up with the training."""
     if row.loading is None or not row.loading.limits:
         return []
     advice = keeping_up(row.loading, row.spec)

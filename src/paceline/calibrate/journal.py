@@ -49,7 +49,7 @@ class Journal:
         return value
 
     def record(self, name: str, run: Callable[[], Record]) -> Record:
-        """The same for the record of a run."""
+        """The record of a run that was kept; else it is made now, and kept."""
         return Record.model_validate_json(self.measured(name, lambda: run().model_dump_json(by_alias=True)))
 
     def leave(self) -> None:

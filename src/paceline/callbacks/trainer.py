@@ -47,7 +47,7 @@ def trainer_callback() -> Any:
             self._paused = True
 
         def on_save(self, _args: Any, _state: Any, _control: Any, **_: Any) -> None:
-            """Nor is saving."""
+            """What was saved is no training."""
             self._paused = True
 
     return StepCallback()

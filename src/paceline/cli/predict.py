@@ -141,6 +141,8 @@ def _print(question: Question, predictions: Sequence[Prediction], refused: dict[
     _print_tables(console, predictions, _step_columns(predictions))
     console.print()
     _print_tables(console, predictions, _epoch_columns(predictions))
+    if question.assumption is not None:
+        console.print(f"[dim]{escape(question.assumption)}[/]")
     console.print(f"[dim]computation from {escape(predictions[0].source)}; {escape(hardware.about)}[/]")
     console.print(f"[dim]{escape(_memory_text(predictions))}[/]")
     if not all(prediction.fits for prediction in predictions):

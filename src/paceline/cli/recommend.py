@@ -258,6 +258,8 @@ def _print(answer: Answer, console: Console, advice: SavingAdvice | str | None) 
     )
     for number, sentence in enumerate(explain(answer)):
         console.print(f"[bold]{escape(sentence)}[/]" if number == 0 else escape(sentence))
+    if question.assumption is not None:
+        console.print(f"[dim]{escape(question.assumption)}[/]")
     if advice is not None:
         console.print(escape(advice if isinstance(advice, str) else advice.sentence))
     if answer.ranked:

@@ -249,7 +249,8 @@ def _print(
 
 def _notes(question: Question, costs: Sequence[LayoutCost]) -> list[str]:
     link = "gloo on cores sends it" if question.hardware.kind == "cpu" else "NCCL sends it"
-    notes = [
+    notes = [] if question.assumption is None else [question.assumption]
+    notes += [
         f"held by the rank that holds most, sent in a step by the rank that sends most, as {link}; "
         f"counted from the model, nothing was run"
     ]

@@ -67,11 +67,6 @@ class StreamSource:
     # Of all workers together; None where the source does not say.
     samples: int | None = None
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether each worker can get a part of its own."""
-        return {"rank", "workers"} <= self.takes
-
     def opened(self, samples: int, **place: Any) -> Iterable[Any]:
         """What the function returns for a worker that trains on so many samples in a step."""
         return self.open(**{name: value for name, value in {"batch": samples, **place}.items() if name in self.takes})

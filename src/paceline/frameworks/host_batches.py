@@ -31,7 +31,7 @@ class HostBatches:
         return not isinstance(self._data.train, IndexedSource)
 
     def start_epoch(self, epoch: int, rows: Indices | None) -> None:
-        """From here on the batches of that epoch; `rows` has the samples of each step, where they have numbers."""
+        """Begins with the batches of that epoch; `rows` has the samples of each step, where they have numbers."""
         if rows is not None:
             self._rows = rows
         else:

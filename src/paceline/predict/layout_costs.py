@@ -32,7 +32,7 @@ class LayoutCost:
 
     @property
     def layout(self) -> Layout:
-        """Its layout."""
+        """The layout that the numbers are of."""
         assert self.spec.layout is not None
         return self.spec.layout
 

@@ -153,7 +153,7 @@ class LoggedRun:
 
     @cached_property
     def model(self) -> ModelFacts:
-        """Its model in numbers."""
+        """The model of the logged run in numbers."""
         return _facts(self.spec.model_dump_json(include={"workload", "options", "dataset", "input_shape", "classes"}))
 
     @property

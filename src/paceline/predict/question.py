@@ -22,6 +22,7 @@ from paceline.runs.traced_model import TracedModel
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Execution, ModelFile, Precision, Recompute, RunSpec, Scalar
 from paceline.strategies import strategies, strategy
 from paceline.systems.hardware import Hardware
+from paceline.workloads import workload
 from paceline.workloads.user_model import USER_DATA
 
 # Test samples for each training sample, in the data sets that come with Paceline.
@@ -92,6 +93,11 @@ class Question:
             return spec
         _, shape = spec_layers(spec)
         return spec.model_copy(update={"input_shape": shape, "classes": spec_classes(spec)})
+
+    @property
+    def assumption(self) -> str | None:
+        """Which options of the model follow from others that were given, in words; None where none does."""
+        return None if self.model is not None else workload(self.workload).assumption(self.options)
 
     @cached_property
     def user_model_facts(self) -> UserModelFacts | None:

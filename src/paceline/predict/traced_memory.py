@@ -84,7 +84,7 @@ class TracedPeaks:
         key = spec.precision, spec.recompute, spec.memory_format, ends
         if key not in self._steps:
             steps = [one_step(spec, count) for count in ends]
-            self._steps[key] = traced_all(steps, self.hardware.device.memory_behaviour)
+            self._steps[key] = traced_all(steps, self.hardware.memory_behaviour)
         traces = self._steps[key]
         reason = next((trace for trace in traces if isinstance(trace, str)), None)
         return reason or [trace for trace in traces if isinstance(trace, Trace)]

@@ -37,7 +37,7 @@ def loading_of(result: RankResult, step_seconds: Sequence[float], warm_up: int) 
 
 
 def slowest_loading(ranks: Sequence[Loading | None]) -> Loading | None:
-    """That of the rank that waited longest for its batches; None where no rank read any."""
+    """How the rank that waited longest for its batches loads them; None where no rank read any."""
     return max((rank for rank in ranks if rank is not None), key=lambda rank: rank.wait_seconds, default=None)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from paceline.contract.job import InputTimes, Job, LiveLoss, LoadingJob, NoiseJob, Service
 from paceline.runs.meters.memory import resident
 from paceline.runs.pauses.checkpoints import Saver
-from paceline.runs.pauses.looks import Looker
+from paceline.runs.pauses.target import TargetEvaluator
 from paceline.runs.wire import EpochEvent, EpochInput, EpochResult, LossEvent, Measurements, StepEvent, TrainingEvent
 from paceline.spans import Span, SpanRecorder
 
@@ -36,19 +36,19 @@ class Pause(Protocol):
 
 def train(
     job: Job, schedule: Iterable[tuple[int, int]], samples_per_step: int, report: Reporter, saver: Saver | None = None,
-    looker: Looker | None = None,
+    evaluator: TargetEvaluator | None = None,
 ) -> Measurements:  # fmt: skip
     """The whole training of one process, up to the target where it looks for one and trains alone."""
     epochs: list[EpochResult] = []
-    pauses = [pause for pause in (saver, looker) if pause is not None]
+    pauses = [pause for pause in (saver, evaluator) if pause is not None]
     for epoch, steps in schedule:
         epochs.append(_epoch(job, epoch, steps, samples_per_step, report, pauses))
-        if looker is not None and looker.is_done:
+        if evaluator is not None and evaluator.is_done:
             break
     # What a process holds is told before anything is loaded.
     memory, details, used = resident(), job.details(), usage()
     checkpoint = saver.finish() if saver is not None else None
-    looks = looker.looks if looker is not None else []
+    looks = evaluator.looks if evaluator is not None else []
     return Measurements(epochs=epochs, resident=memory, details=details, checkpoint=checkpoint, looks=looks, **used)
 
 

@@ -117,7 +117,7 @@ def classify(ending: Ending, processes: Sequence[Process]) -> tuple[Status, str 
 
 
 def _unlike_data(processes: Sequence[Process], results: Sequence[RankResult]) -> str | None:
-    """That processes on different machines trained on different data, or None."""
+    """Why a run failed whose processes trained on different data on different machines, or None."""
     digests = {
         result.notes[DATA_DIGEST]: process.place.name
         for process, result in zip(processes, results, strict=True)

@@ -58,7 +58,7 @@ def machine_findings(
 
 
 def one_host_finding(machines: Sequence[MachineReport]) -> list[Finding]:
-    """That machines of the fleet are one computer, so that what goes between them never leaves it."""
+    """A finding that machines of the fleet are one computer, so that what goes between them never leaves it."""
     hosts: dict[str, list[MachineReport]] = {}
     for machine in machines:
         hosts.setdefault(machine.boot_id, []).append(machine)

@@ -36,7 +36,7 @@ from paceline.runs.loading import SOURCE  # noqa: E402
 from paceline.runs.measure import Reporter, serve, train, train_instrumented  # noqa: E402
 from paceline.runs.meters.memory import Resident, resident, start_peak_anew  # noqa: E402
 from paceline.runs.pauses.checkpoints import Saver  # noqa: E402
-from paceline.runs.pauses.looks import Looker  # noqa: E402
+from paceline.runs.pauses.target import TargetEvaluator  # noqa: E402
 from paceline.runs.scripts.process import print_failure, run_script  # noqa: E402
 from paceline.runs.wire import (  # noqa: E402
     DATA_DIGEST,
@@ -127,7 +127,7 @@ def _run_part(chosen: Strategy, context: Context, orders: WorkerOrders, start: W
         first = first_step(start.folder, start.rank)
         measured = train_open(job, orders.schedule, first, ProgressNotes(start.folder, start.rank))
     else:
-        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders), _looker(job, context))
+        measured = train(job, orders.schedule, samples, reporter, _saver(job, orders), _target_evaluator(job, context))
         if orders.keep_weights:
             _keep_weights(context, job.weights(), start.folder)
     if context.source_kind is not None:
@@ -159,9 +159,9 @@ def _saver(job: Job, orders: WorkerOrders) -> Saver | None:
     return Saver(job, orders.spec.checkpoint_every, orders.checkpoints)
 
 
-def _looker(job: Job, context: Context) -> Looker | None:
+def _target_evaluator(job: Job, context: Context) -> TargetEvaluator | None:
     alone = context.process.world == 1
-    return Looker(job, context.spec, alone) if context.spec.has_target else None
+    return TargetEvaluator(job, context.spec, alone) if context.spec.has_target else None
 
 
 def _keep_weights(context: Context, weights: dict[str, Any], folder: RunFolder) -> None:

@@ -80,7 +80,7 @@ def _new_repeats(
 
 
 def _identity(record: Record) -> str:
-    """The same for a record wherever it is stored."""
+    """What tells a record from others, the same wherever it is stored."""
     text = record.model_dump_json(by_alias=True, exclude={"id", "repeat"})
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -90,7 +90,7 @@ class FakeJob:
         return self._epoch_losses
 
     def latest_loss(self) -> float | None:
-        """That of the last step."""
+        """The loss of the last step."""
         return self._epoch_losses[-1] if self._epoch_losses else None
 
     def evaluate(self) -> Evaluation:

@@ -322,6 +322,11 @@ class Hardware(Frozen):
         return self.kind if self.slices is None else "cuda-slice"
 
     @property
+    def memory_behaviour(self) -> GpuMemory:
+        """What libraries take of the memory of one of its devices, a whole GPU or a slice."""
+        return self.device.memory_behaviour.cut_into(self.slices or 1)
+
+    @property
     def measured_elsewhere(self) -> bool:
         """Whether the calibration is of another machine of the same class."""
         return self.calibration is not None and self.name != LOCAL

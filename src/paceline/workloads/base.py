@@ -62,6 +62,17 @@ class Workload:
                 raise SpecError(f"option {name} of {self.name} cannot be {value!r}; give {most:,} at most")
         return {**self.options, **self.assume(chosen), **chosen}
 
+    def assumption(self, chosen: Mapping[str, Scalar]) -> str | None:
+        """Which options follow from a chosen width, in words; None where none does."""
+        settled = self.settle(self.complete_options(chosen))
+        others = {name: value for name, value in chosen.items() if name != "width"}
+        usual = self.settle(self.complete_options(others))
+        follow = [name for name, value in settled.items() if name not in chosen | {"width": 0} and value != usual[name]]
+        if not follow:
+            return None
+        named = ", ".join(f"{name}={settled[name]}" for name in follow)
+        return f"{self.name} of width {settled['width']} has {named} unless you say otherwise (--option {follow[0]}=N)"
+
 
 def named_layers(layers: Layers, shape: Shape) -> list[tuple[str, Layer, Shape]]:
     """Each layer with its name and the shape of its input."""

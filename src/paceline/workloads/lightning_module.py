@@ -106,7 +106,7 @@ class LightningModel:
         return {BATCH: self._collate(samples)}
 
     def optimizer(self, parameters: Iterable[Any]) -> Any:
-        """That of `configure_optimizers`, with its scheduler where it has one."""
+        """The optimizer of `configure_optimizers`, with its scheduler where it has one."""
         optimizer, scheduler = self._configured()
         if not set(map(id, parameters)) <= set(map(id, self._module.parameters())):
             raise ModelError(

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from paceline.predict.simulate import LayerTurn, Task, gathered_step, simulate
+from paceline.predict.simulate import LayerTurn, gathered_step
+from unit.predict.event_simulator import Task, simulate
 
 
 def simulated(turns: list[LayerTurn], before: float, interference: float) -> float:

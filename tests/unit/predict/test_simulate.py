@@ -5,7 +5,8 @@ import pytest
 from paceline.costs.footprint import Stages
 from paceline.predict.pipelines import messages_sent, pipeline_seconds
 from paceline.predict.schedules import holder, orders
-from paceline.predict.simulate import Task, overlap, simulate
+from paceline.predict.simulate import overlap
+from unit.predict.event_simulator import Task, simulate
 
 
 def test_streams_take_their_tasks_in_order_and_wait_for_what_they_need() -> None:

@@ -6,6 +6,7 @@ from paceline.contract.context import spec_facts
 from paceline.errors import SpecError
 from paceline.plan import complete
 from paceline.spec import RunSpec
+from paceline.workloads import workload
 
 PUBLISHED = [
     ("gpt", {"size": "124m"}, 124_439_808),
@@ -100,3 +101,18 @@ def test_four_heads_that_were_asked_for_stay_four_however_often_a_run_is_complet
     once = completed("transformer", width=1024, heads=4)
     assert once.options == {"width": 1024, "heads": 4}
     assert complete(once) == once
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("transformer", {"depth": 48, "width": 8192}, "width 8192 has heads=64 unless you say otherwise"),
+        ("llama", {"size": "8b", "width": 1024}, "heads=8, hidden=2752 unless"),
+        ("transformer", {"width": 8192, "heads": 32}, None),
+        ("llama", {"size": "8b"}, None),
+        ("resnet", {"depth": 50}, None),
+    ],
+)
+def test_what_follows_from_a_width_is_said(name, options, words):
+    said = workload(name).assumption(options)
+    assert said is None if words is None else words in said

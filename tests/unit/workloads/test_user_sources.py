@@ -74,7 +74,7 @@ def test_a_data_set_that_gives_several_samples_at_once_is_asked_for_them():
 
 def test_a_pair_of_functions_opens_streams():
     data = loaded_data((lambda rank, workers, batch: [], lambda: []), None, LABEL)
-    assert data.kind == "stream" and data.train.is_shared and not data.test.is_shared
+    assert data.kind == "stream" and data.train.takes == {"rank", "workers", "batch"} and not data.test.takes
 
 
 def test_columns_of_a_hugging_face_data_set_are_a_batch_and_its_classes_are_known():

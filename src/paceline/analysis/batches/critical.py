@@ -66,7 +66,7 @@ class CriticalBatch:
 
 
 def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | None:
-    """That of the run's training; a search for a target counts before a noise scale. None where nothing is known."""
+    """The critical batch of the run's training, from a search for a target before a noise scale; None where unknown."""
     alike = [row for row in rows if all(getattr(row.spec, name) == getattr(spec, name) for name in ALIKE)]
     searches = [search for search in batch_searches(alike) if search.regimes is not None]
     if searches:

@@ -39,7 +39,7 @@ class Interval:
     high: float | None
 
     def times(self, factor: float) -> "Interval":
-        """The same in other units."""
+        """The interval in other units."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         return Interval(self.value * factor, low, high)
 

@@ -161,7 +161,7 @@ def update_cases() -> list[Operation]:
 
 
 def that_fit(cases: Iterable[Operation], share: float) -> list[Operation]:
-    """Those that take a slice with that share of the GPU no longer than the largest ones take the whole GPU."""
+    """Cases that take a slice with that share of the GPU no longer than the largest ones take the whole GPU."""
     most_bytes = max(MOST_BYTES * share, FEWEST_BYTES)
     return [
         case

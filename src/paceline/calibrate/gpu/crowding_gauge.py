@@ -92,7 +92,7 @@ def _together_over_alone(seconds: Callable[[], float]) -> float:
 
 
 def _crowded(operation: Operation, device: torch.device, settling: float, timed: float) -> float | None:
-    """None where this PyTorch refuses the operation, which it does on every rank."""
+    """By which factor other slices slow an operation; None where this PyTorch refuses it, as it does on every rank."""
     try:
         call = call_of(operation, device)
         once = device_seconds(call, device)

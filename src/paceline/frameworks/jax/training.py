@@ -206,7 +206,7 @@ class JaxJob:
         return [float(loss) for losses, count in self._losses for loss in np.atleast_1d(_local(losses))[:count]]
 
     def latest_loss(self) -> float | None:
-        """That of the newest call whose losses are there already; several calls may be under way."""
+        """The loss of the newest call whose losses are there already; several calls may be under way."""
         ready = next((pair for pair in reversed(self._losses) if pair[0].is_ready()), None)
         return None if ready is None else float(np.atleast_1d(_local(ready[0]))[ready[1] - 1])
 

@@ -213,7 +213,7 @@ class TfJob:
         return [float(loss) for losses in self._losses for loss in losses.numpy()]
 
     def latest_loss(self) -> float | None:
-        """That of the last step on cores; a GPU would have to be waited for."""
+        """The loss of the last step on cores; a GPU would have to be waited for."""
         return float(self._losses[-1].numpy()[-1]) if self._losses and self._context.spec.device == "cpu" else None
 
     def evaluate(self) -> Evaluation:

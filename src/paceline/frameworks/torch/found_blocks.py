@@ -83,7 +83,7 @@ def _listed(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _outermost(members: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Those members that are not inside another one."""
+    """The members that are not inside another one."""
     within = {id(inner) for member in members.values() for inner in member.modules() if inner is not member}
     return {name: member for name, member in members.items() if id(member) not in within}
 

@@ -116,7 +116,7 @@ def to_torch(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def to_neutral(name: str, array: np.ndarray) -> np.ndarray:
-    """The other way round."""
+    """An array of PyTorch in the neutral layout."""
     if not name.endswith("kernel"):
         return array
     return array.transpose(_TO_NEUTRAL) if array.ndim == len(_TO_NEUTRAL) else array.T

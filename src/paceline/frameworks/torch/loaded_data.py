@@ -60,7 +60,7 @@ class LoadedBatches:
         return self._data.test_samples
 
     def start_epoch(self, epoch: int, rows: Indices | None) -> None:
-        """From here on the batches of that epoch; `rows` has the samples of each step, where they have numbers."""
+        """Begins with the batches of that epoch; `rows` has the samples of each step, where they have numbers."""
         self._train.start(epoch, rows, self._local_batch)
 
     def batch(self, _train: object, index: Tensor) -> Batch:

@@ -107,7 +107,7 @@ class RunSchedule:
         return {"done": self._done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As after so many updates."""
+        """Sets the learning rate to what it is after so many updates."""
         self._done = int(state["done"])
         self._apply()
 

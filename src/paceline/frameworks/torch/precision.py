@@ -60,7 +60,7 @@ def hold_in_half(spec: RunSpec, module: nn.Module) -> None:
 
 
 def compute_in_half(spec: RunSpec, module: nn.Module) -> None:
-    """As `hold_in_half`, for a whole model, which still takes and returns single precision."""
+    """Holds a whole model in half precision, as `hold_in_half` does; it still takes and returns single precision."""
     hold_in_half(spec, module)
     if spec.precision == "bf16-pure":
         module.register_forward_pre_hook(_cast_all_inputs, with_kwargs=True)

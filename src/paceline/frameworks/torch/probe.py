@@ -220,7 +220,7 @@ def _try_evaluation(context: Context, module: nn.Module, data: ResidentData) -> 
 
 
 def describe_structure(model: nn.Module) -> list[str]:
-    """Its modules with their settings, and the names, shapes and types of its parameters and buffers."""
+    """A model's modules with their settings, and the names, shapes and types of its parameters and buffers."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return [
         PLACE_IN_MEMORY.sub("", repr(model)),

@@ -286,7 +286,7 @@ class TorchJob:
         return losses
 
     def latest_loss(self) -> float | None:
-        """That of the last step on cores; a GPU would have to be waited for."""
+        """The loss of the last step on cores; a GPU would have to be waited for."""
         return float(self._losses[-1]) if self._losses and self._device.type == "cpu" else None
 
     def evaluate(self) -> Evaluation:

@@ -75,7 +75,7 @@ def chosen_with(spec: RunSpec) -> str:
 
 
 def optimizer_words(optimizer: Optimizer) -> Iterator[str]:
-    """Its name and rate, and what is not as usual."""
+    """An optimizer's name and rate, and what of it is not as usual."""
     yield f"{optimizer.name} at rate {optimizer.lr:g}"
     if optimizer.momentum:
         yield f"momentum {optimizer.momentum:g}"

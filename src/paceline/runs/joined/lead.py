@@ -11,6 +11,7 @@ from paceline.contract.context import LOOPBACK, Place, Process
 from paceline.errors import UserError
 from paceline.fleet import Fleet, FleetMachine
 from paceline.plan import complete
+from paceline.refusals import process_count
 from paceline.runs.agent.dial_back import Reception
 from paceline.runs.fleets import RemoteMachines
 from paceline.runs.joined import Meeting, Membership
@@ -50,17 +51,13 @@ def specs_of(study: Study, membership: Membership) -> list[RunSpec]:
 
 
 def _processes(study: Study, membership: Membership) -> set[int]:
-    return {_process_count(spec) for spec in specs_of(study, membership)}
-
-
-def _process_count(spec: RunSpec) -> int:
-    return sum(role.processes for role in strategy(spec.strategy).needs.roles(spec))
+    return {process_count(spec) for spec in specs_of(study, membership)}
 
 
 def _check_processes(study: Study, membership: Membership) -> None:
     """Refuses runs that have more or fewer processes than were started."""
     for spec in specs_of(study, membership):
-        count = _process_count(spec)
+        count = process_count(spec)
         if count != membership.world:
             alone = strategy(spec.strategy).needs.one_machine
             name = f"{spec.strategy} has all its workers in one process" if alone else (

@@ -63,7 +63,6 @@ class Switch:
     ports: int
     sent_until: list[float] = field(default_factory=list)
     received_until: list[float] = field(default_factory=list)
-    dropped_frames: int = 0
 
     def __post_init__(self) -> None:
         self.sent_until, self.received_until = [0.0] * self.ports, [0.0] * self.ports
@@ -82,7 +81,6 @@ class Switch:
         """When the last byte of a frame that left then has arrived; None for one that is dropped."""
         until = max(departed, self.received_until[port] + size / self.link.bytes_per_second)
         if until - departed > self._buffer_seconds:
-            self.dropped_frames += 1
             return None
         self.received_until[port] = until
         return until + self.link.delay_seconds

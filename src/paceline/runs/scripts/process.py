@@ -119,7 +119,7 @@ def _observe_parts(context: Context) -> None:
 
 
 def _run(script: ScriptFile) -> None:
-    """As `python script.py arguments` would: with its folder first among those of modules, in the user's own folder."""
+    """Runs it as `python script.py arguments` would: in the user's folder, its own first among those of modules."""
     sys.argv = [str(script.path), *script.arguments]
     sys.path.insert(0, str(script.path.parent))
     try:

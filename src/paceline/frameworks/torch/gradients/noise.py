@@ -40,7 +40,7 @@ class NoiseMeter:
         self._running.clear()
 
     def take(self) -> GradientSquares:
-        """Those of all steps since the last time, without steps whose gradients overflowed."""
+        """The squared norms of all steps since the last call, without steps whose gradients overflowed."""
         small, big = ([float(square) for square in squares] for squares in (self._small, self._big))
         pairs = [
             (part / factor**2, whole / factor**2)
@@ -91,7 +91,7 @@ class MeasuresNoise(TorchJob):
         super()._update(loss)
 
     def gradient_squares(self) -> GradientSquares:
-        """Those of the epoch; the next one begins with a step that is measured."""
+        """The squared norms of the epoch; the next one begins with a step that is measured."""
         self._step_number = 0
         return self._meter.take()
 

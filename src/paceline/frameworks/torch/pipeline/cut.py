@@ -88,7 +88,7 @@ class Stage:
 
     @property
     def layer_names(self) -> list[str]:
-        """Its blocks, where it was cut between blocks, else its layers."""
+        """Names of its blocks, where the model was cut between blocks, else of its layers."""
         layers = self.module.layers
         if isinstance(layers, HoldsBlocks):
             return [name.removeprefix("model.") for name in layers.block_names]

@@ -137,7 +137,7 @@ class InstrumentedTurns(Turns):
         self._since = 0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Its turn is where the first batch begins."""
+        """Notes where the first batch begins."""
         super().on_epoch_begin(epoch, logs)
         self._since = perf_counter_ns()
 
@@ -177,7 +177,7 @@ class InstrumentedFitJob(FitJob, InstrumentedTfJob):
         return {"loss": self._train_on(inputs, targets)[0]}
 
     def _tell(self) -> None:
-        """Its steps in the place of epochs."""
+        """Puts the steps that were noted in the place of those of whole epochs."""
         self._recorder.spans[:] = [span for span in self._recorder.spans if span.kind != "step"] + self._turns.steps
 
 

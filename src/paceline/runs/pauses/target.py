@@ -1,4 +1,4 @@
-"""Looks at the test set on the way, until a target is reached: when one is due, and what it found."""
+"""Evaluations in the middle of training, until a target is reached: when one is due, and what came of it."""
 
 from dataclasses import dataclass, field
 
@@ -7,17 +7,17 @@ from paceline.runs.pauses.standing_still import between_steps
 from paceline.runs.wire import LookResult
 from paceline.spec import RunSpec
 
-# Steps from one look to the next, as a share of those made: what is found is off by at most as much.
-SHARE_BETWEEN_LOOKS = 1 / 20
+# Steps from one evaluation to the next, as a share of those made: the steps to the target are off by at most as much.
+SHARE_BETWEEN_EVALUATIONS = 1 / 20
 
 
 def is_due(steps: int, last: int) -> bool:
-    """Whether to look after so many steps, the last look being after `last`."""
-    return steps - last >= max(1, int(steps * SHARE_BETWEEN_LOOKS))
+    """Whether to evaluate after so many steps, having done so last after `last`."""
+    return steps - last >= max(1, int(steps * SHARE_BETWEEN_EVALUATIONS))
 
 
-def looks_in(steps: int) -> int:
-    """How many looks a run of so many steps takes that never comes to its target."""
+def evaluations_in(steps: int) -> int:
+    """How often a run of so many steps is evaluated that never comes to its target."""
     count = last = 0
     for step in range(1, steps + 1):
         if is_due(step, last):
@@ -26,10 +26,11 @@ def looks_in(steps: int) -> int:
 
 
 @dataclass
-class Looker:
-    """Evaluates a job after steps that are ever further apart; the time of it is in no epoch.
+class TargetEvaluator:
+    """Evaluates a job after steps that are ever further apart; the time that this takes is in no epoch.
 
-    A process that trains alone ends the run at the target. Several make all its steps: none knows what others found.
+    A process that trains alone ends the run at the target. Several processes make all steps of the run, as each has
+    evaluated a part of the test set only.
     """
 
     job: Job
@@ -41,16 +42,16 @@ class Looker:
     is_done: bool = False
 
     def after_steps(self, count: int) -> int:
-        """Counts steps and looks where one was due; gives the nanoseconds that this took."""
+        """Counts steps and evaluates where that was due; gives the nanoseconds that it took."""
         self.steps += count
         last = self.looks[-1].step if self.looks else 0
         if not is_due(self.steps, last):
             return 0
-        nanoseconds, cpu_seconds = between_steps(self.job, self._look)
+        nanoseconds, cpu_seconds = between_steps(self.job, self._evaluate)
         self.cpu_seconds += cpu_seconds
         return nanoseconds
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         self.job.align()
         evaluation = self.job.evaluate()
         self.job.wait()

@@ -4,7 +4,7 @@ import itertools
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.runs.measure import train
-from paceline.runs.pauses.looks import Looker
+from paceline.runs.pauses.target import TargetEvaluator
 from paceline.strategies.fake import FakeJob
 
 STEPS = 600
@@ -13,8 +13,8 @@ STEPS = 600
 def trained(make_spec, alone=True, **target):
     spec = make_spec(steps=STEPS, epochs=None, **target)
     job = FakeJob(Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0)))
-    looker = Looker(job, spec, alone)
-    return train(job, [(0, STEPS)], spec.samples_per_step, lambda _event: None, looker=looker)
+    evaluator = TargetEvaluator(job, spec, alone)
+    return train(job, [(0, STEPS)], spec.samples_per_step, lambda _event: None, evaluator=evaluator)
 
 
 def test_looks_are_never_further_apart_than_a_twentieth_of_the_steps_made(make_spec):
