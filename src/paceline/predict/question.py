@@ -269,10 +269,10 @@ class Question:
         named = self.samples is not None or self.tokens is not None
         if not named and spec.dataset != USER_DATA and data_source(str(spec.dataset)).generated:
             return None
-        if spec.samples_per_step <= self._samples:
+        if spec.samples_per_step <= self.epoch_samples:
             return None
         return (
-            f"global_batch {spec.samples_per_step} is larger than the {self._samples:,} training samples; "
+            f"global_batch {spec.samples_per_step} is larger than the {self.epoch_samples:,} training samples; "
             f"use a smaller batch, or say with --samples how many there will be"
         )
 
