@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 # Behind each column.
 GAP = 1
