@@ -23,7 +23,8 @@ from pydantic import Field, model_validator
 from paceline.errors import SpecError, nearest
 from paceline.spec import Frozen
 from paceline.units import format_count
-from paceline.user_input import home_path, is_file, parse_toml
+from paceline.user_input.paths import home_path, is_file
+from paceline.user_input.toml import parse_toml
 
 # `joined` is for processes that something else started (`paceline join`); no user names it.
 Engine = Literal["local", "ssh", "slurm", "ray", "joined"]

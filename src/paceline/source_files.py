@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from paceline.errors import SpecError, near_names
-from paceline.user_input import is_file, user_path
+from paceline.user_input.paths import is_file, user_path
 
 # Characters of an identity.
 KEY_LENGTH = 16

@@ -12,7 +12,8 @@ from pydantic import Field
 from paceline.errors import SpecError, nearest
 from paceline.layout import all_layouts
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Frozen, RunSpec
-from paceline.user_input import is_file, parse_toml
+from paceline.user_input.paths import is_file
+from paceline.user_input.toml import parse_toml
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
 _NESTED = ("knobs", "options", "optimizer")

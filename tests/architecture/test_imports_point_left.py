@@ -8,7 +8,7 @@ from architecture.conftest import PACKAGE, modules, parsed
 
 # From left to right: files and folders of the package.
 ORDER = (
-    "errors", "units", "catalogue",
+    "errors", "units", "user_input", "catalogue",
     "spans", "breakdown", "warm_up", "layout", "link", "membership", "recipe", "source_files", "spec", "fleet", "study",
     "record",
     "costs", "data", "workloads", "systems", "contract", "frameworks", "strategies", "callbacks",

@@ -53,6 +53,30 @@ def test_a_module_that_runs_twice_costs_twice_and_has_its_parameters_once() -> N
     assert layers[0].forward_flops == layers[1].forward_flops
 
 
+def test_weights_that_a_layer_uses_without_calling_their_module_are_counted() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    layers = follow(nn.Sequential(layer, nn.Linear(8, 2)), torch.zeros(2, 3, 8))
+    assert sum(one.parameters for one in layers) == sum(one.numel() for one in layer.parameters()) + 18
+    (attention,) = (one for one in layers if one.name.endswith("self_attn"))
+    assert attention.parameters == 4 * 8 * 8 + 4 * 8
+    assert dict(attention.arrays)["out_proj.kernel"] == (8, 8)
+
+
+def test_weights_that_modules_share_are_counted_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.body, self.head = nn.Embedding(50, 8), nn.Linear(8, 8), nn.Linear(8, 50, bias=False)
+            self.head.weight = self.table.weight
+
+        def forward(self, inputs):
+            return self.head(self.body(self.table(inputs)))
+
+    layers = follow(Tied(), torch.zeros(2, 3, dtype=torch.int64))
+    assert [layer.parameters for layer in layers] == [400, 72, 0]
+    assert layers[2].forward_flops > layers[1].forward_flops
+
+
 def test_a_model_that_needs_numbers_to_find_its_way_is_followed_all_the_same() -> None:
     class Undecided(nn.Module):
         def __init__(self) -> None:

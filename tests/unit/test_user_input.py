@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.user_input import MOST_LEVELS, finalize, is_file, parse_toml, printable, spreadsheet_cell, user_path
+from paceline.user_input.paths import is_file, user_path
+from paceline.user_input.printable import finalize, printable, spreadsheet_cell
+from paceline.user_input.toml import MOST_LEVELS, parse_toml
 
 
 def test_a_home_folder_that_there_is_not_is_named() -> None:

@@ -11,7 +11,7 @@ from paceline.analysis.labels import flatten
 from paceline.analysis.memory import heaviest_columns
 from paceline.analysis.rows import Row
 from paceline.breakdown import mean_parts
-from paceline.user_input import spreadsheet_cell
+from paceline.user_input.printable import spreadsheet_cell
 
 if TYPE_CHECKING:
     import polars

@@ -141,7 +141,7 @@ def rank_test(first: Sequence[float], second: Sequence[float]) -> float | None:
         # As far apart as they can be: of all orders of the values, two are such.
         return 2 / comb(len(first) + len(second), len(first))
     if min(len(first), len(second)) <= MOST_FOR_EXACT and len({*first, *second}) == len(first) + len(second):
-        above = sum(one > other for one in first for other in second)
+        above = sum(value > other for value in first for other in second)
         further = _orders(len(first), len(second))[max(above, len(first) * len(second) - above) :]
         return min(1.0, 2 * sum(further) / comb(len(first) + len(second), len(first)))
     from scipy.stats import mannwhitneyu

@@ -40,7 +40,7 @@ from paceline.systems.hardware import Hardware, Link, Quantity
 from paceline.systems.local import local_system
 from paceline.systems.software import AttentionKernel
 from paceline.units import format_bytes, format_count, format_percent, format_seconds, parse_whole_numbers
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 # With more of its runs disturbed than this, a calibration says so.
 MOST_DISTURBED = 1 / 3

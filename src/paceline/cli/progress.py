@@ -26,7 +26,7 @@ from paceline.runs.wire import EpochEvent, LogEvent, LossEvent, RunNews, StepEve
 from paceline.spec import RunSpec
 from paceline.store import Owner
 from paceline.units import format_bytes, format_count, format_rate, format_seconds
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 _COLOURS = {Status.OK: "green", Status.INTERRUPTED: "yellow"}
 

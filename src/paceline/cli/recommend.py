@@ -39,7 +39,7 @@ from paceline.spec import RunSpec
 from paceline.store import DEFAULT_PATH, Store
 from paceline.strategies import strategy
 from paceline.units import format_bytes, format_count, format_percent, parse_bytes, parse_seconds
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 SHOWN = 10
 SCRIPT = "script"

@@ -26,7 +26,7 @@ from paceline.scale import FULL
 from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
 from paceline.units import format_count
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 EXIT_SOME_FAILED = 1
 

@@ -17,7 +17,7 @@ from typer.models import OptionInfo
 from paceline.cli.terminal import Db, errors, flag, output
 from paceline.errors import user_can_choose
 from paceline.store import DEFAULT_PATH, Store
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 if TYPE_CHECKING:
     import uvicorn

@@ -12,7 +12,7 @@ import typer
 
 from paceline.cli.shell.completion import stored_study_names
 from paceline.errors import UserError, nearest
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

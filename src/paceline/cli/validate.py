@@ -20,7 +20,7 @@ from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
 from paceline.units import format_percent, format_seconds
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 # Of runs that could not be used, and of the worst predicted ones, so many are shown; JSON has all.
 SHOWN = 5

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paceline.export.base import Exporter, write_table
 from paceline.record import Record
-from paceline.user_input import spreadsheet_cell
+from paceline.user_input.printable import spreadsheet_cell
 
 if TYPE_CHECKING:
     import polars

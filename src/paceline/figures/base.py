@@ -10,7 +10,7 @@ import altair
 
 from paceline.analysis.labels import shorten_titles
 from paceline.analysis.rows import Row
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 # Okabe and Ito, "Color Universal Design" (2008): told apart with any kind of colour vision, and in print; without their
 # yellow, in which words on white paper cannot be read.

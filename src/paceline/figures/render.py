@@ -16,7 +16,7 @@ from typing import Any, Literal
 from paceline.analysis.rows import Row
 from paceline.errors import UserError
 from paceline.figures.base import Figure
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 Kind = Literal["svg", "png", "script"]
 PROGRAM = Path(__file__).with_name("vega_process.py")

@@ -8,7 +8,7 @@ from paceline.record import Record
 from paceline.store import Store
 from paceline.strategies import strategies
 from paceline.systems.local import local_system
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 # Beyond this a prediction is not to be extrapolated without a word.
 LARGEST_ERROR = 0.10

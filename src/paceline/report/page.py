@@ -20,7 +20,7 @@ from paceline.record import Record
 from paceline.report.embedded import download, library, pictures, script_data
 from paceline.report.table import membership_changes, ranking
 from paceline.units import format_bytes
-from paceline.user_input import finalize
+from paceline.user_input.printable import finalize
 
 
 def write_report(records: Sequence[Record], path: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from paceline.errors import StoreError
 from paceline.record import Record
 from paceline.store import Store
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 
 @dataclass

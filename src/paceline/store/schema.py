@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from paceline.errors import StoreError
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 
 Inspect = Callable[[sqlite3.Connection], None]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.errors import SpecError, nearest
 from paceline.systems.hardware import LOCAL, Hardware, Link
-from paceline.user_input import parse_toml
+from paceline.user_input.toml import parse_toml
 
 # What `paceline calibrate` writes and every other command reads unless told otherwise.
 LOCAL_FILE = Path("paceline-system.toml")

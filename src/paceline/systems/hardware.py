@@ -10,7 +10,7 @@ from functools import cached_property
 from math import log, sqrt
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from paceline.spec import Execution, Frozen, Precision
 from paceline.systems.gpu_memory import GpuMemory
@@ -132,6 +132,12 @@ class Curve(Frozen):
     fixed: float
     slope: float
     residual: float
+
+    @model_validator(mode="after")
+    def _that_go_together(self) -> Self:
+        if len(self.sizes) != len(self.values) or min((*self.values, self.fixed, self.slope)) < 0:
+            raise ValueError("a curve has a value for each of its sizes, and none below zero; calibrate again")
+        return self
 
     @classmethod
     def through(cls, sizes: Sequence[float], values: Sequence[float]) -> Self:

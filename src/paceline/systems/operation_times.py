@@ -1,6 +1,9 @@
 """Measured seconds of operations, as a calibration keeps them: by kind, numbers and pass, over shapes."""
 
 from dataclasses import replace
+from typing import Self
+
+from pydantic import model_validator
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers, operation_of
 from paceline.spec import Frozen
@@ -20,6 +23,22 @@ class OperationTimes(Frozen):
     # Empty where the shapes say it.
     flops: tuple[float, ...] = ()
     moved_bytes: tuple[float, ...] = ()
+
+    @model_validator(mode="after")
+    def _that_go_together(self) -> Self:
+        columns = {len(self.shapes), len(self.seconds), *(len(each) for each in (self.flops, self.moved_bytes) if each)}
+        try:
+            # Shapes of one length are read alike.
+            for shape in {len(shape): shape for shape in self.shapes}.values() if not self.flops else ():
+                self._derived(shape)
+        except ValueError:
+            columns.add(-1)
+        if len(columns) > 1 or bool(self.flops) != bool(self.moved_bytes) or min(self.seconds, default=1.0) <= 0:
+            raise ValueError(
+                f"operations of kind {self.kind} have shapes, seconds and bytes that do not go together; "
+                f"run paceline calibrate again"
+            )
+        return self
 
     def rows(self) -> list[tuple[Operation, float]]:
         """Each operation and its seconds."""

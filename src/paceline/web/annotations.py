@@ -13,7 +13,7 @@ from pathlib import Path
 from paceline.errors import StoreError, UserError
 from paceline.store import Store
 from paceline.store.schema import BUSY_SECONDS
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS tags (key TEXT NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (key, tag)) STRICT",

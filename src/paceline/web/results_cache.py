@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from paceline.analysis.rows import Row, Summary
 from paceline.record import Record
 from paceline.store import Store
-from paceline.user_input import is_file
+from paceline.user_input.paths import is_file
 from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 
 # What results can be filtered by, in the order of the page.

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from paceline.errors import UserError
 from paceline.store import DEFAULT_PATH
-from paceline.user_input import finalize, printable
+from paceline.user_input.printable import finalize, printable
 from paceline.web.form import Option
 from paceline.web.jobs import Jobs
 from paceline.web.results_cache import Filters, ResultsCache

@@ -8,7 +8,7 @@ import pytest
 from paceline.errors import UserError
 from paceline.figures import figures
 from paceline.figures.render import Renderer, vega_lite
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 BAR: dict[str, Any] = {
     "$schema": "https://vega.github.io/schema/vega-lite/v6.json",

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markup import escape
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from paceline.user_input import printable
+from paceline.user_input.printable import printable
 
 # Behind each column.
 GAP = 1
@@ -22,7 +23,8 @@ class LongTable:
     """Names in the first column, and numbers to the right under the other headings. Prints what `Table` prints."""
 
     def __init__(self, first: str, columns: Sequence[str], least_width: int | None = None) -> None:
-        self._headings, self._least_width = (first, *columns), least_width or 1
+        self._headings = tuple(printable(heading, keep="\n") for heading in (first, *columns))
+        self._least_width = least_width or 1
         self._rows: list[tuple[str, ...]] = []
 
     def add_row(self, *cells: str) -> None:
@@ -48,9 +50,9 @@ class LongTable:
     def _laid_out_by_rich(self) -> Table:
         """The table where the terminal has no room for its columns."""
         table = Table(box=None, padding=(0, GAP, 0, 0), header_style=HEADING)
-        table.add_column(self._headings[0], overflow="fold", min_width=self._least_width)
+        table.add_column(escape(self._headings[0]), overflow="fold", min_width=self._least_width)
         for name in self._headings[1:]:
-            table.add_column(name, justify="right", no_wrap=True)
+            table.add_column(escape(name), justify="right", no_wrap=True)
         for row in self._rows:
             table.add_row(*row)
         return table

@@ -5,6 +5,7 @@ It runs on the meta device, so that it can be of any size; one whose code looks 
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,6 +56,26 @@ class _Collector:
         )
         self._flops, self._kept_bytes = flops, 0
 
+    def add_unseen(self, whole: nn.Module) -> None:
+        """Adds parameters of modules that did not run themselves to the layer around them that used them.
+
+        Attention of PyTorch computes with the weights of its last product, and never calls that.
+        """
+        for name, child in whole.named_modules():
+            outer = [layer for layer in self.layers if name.startswith(f"{layer.name}.")]
+            if not outer or name in self._layer_names:
+                continue
+            around = max(outer, key=lambda layer: len(layer.name))
+            arrays, frozen = _arrays(child, self._counted)
+            own_name = name.removeprefix(f"{around.name}.")
+            self.layers[self.layers.index(around)] = replace(
+                around,
+                parameters=around.parameters + sum(math.prod(shape) for _, shape in arrays),
+                tensors=around.tensors + len(arrays),
+                arrays=(*around.arrays, *((f"{own_name}.{array}", shape) for array, shape in arrays)),
+                frozen_arrays=(*around.frozen_arrays, *((f"{own_name}.{array}", shape) for array, shape in frozen)),
+            )
+
     def keep(self, tensor: Tensor) -> Tensor:
         """Counts a tensor that autograd keeps for the backward pass."""
         storage = tensor.untyped_storage()
@@ -89,6 +110,7 @@ def _run(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
     finally:
         for hook_handle in hooks:
             hook_handle.remove()
+    collector.add_unseen(module)
     return tuple(collector.layers)
 
 

@@ -1,0 +1,1 @@
+"""What users write: paths, TOML files, and texts made fit to print."""
