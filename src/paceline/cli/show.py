@@ -110,8 +110,8 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
         print_search(search)
     for found in asynchronous_searches(rows):
         console.print(f"\n[bold]{escape(found.title)}[/]")
-        for sentence in describe_asynchrony(found):
-            console.print(escape(sentence))
+        for said in describe_asynchrony(found):
+            console.print(escape(said))
     searched = {row.key for search in searches for row in search.rows}
     others = [row for row in rows if row.key not in searched]
     without_result = unmeasured_in_settings(others, without={"link"})
