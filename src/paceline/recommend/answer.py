@@ -130,7 +130,7 @@ def _answer(question: Question, goal: str, evidence: Evidence, critical_batch: C
 
 
 def _best_batches(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Of candidates that differ in their batch alone, or in what goes with it, the soonest."""
+    """The soonest of candidates that differ in their batch alone, or in what goes with it."""
     best: dict[tuple[object, ...], Candidate] = {}
     for candidate in candidates:
         spec = candidate.spec

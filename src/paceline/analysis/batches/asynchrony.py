@@ -117,7 +117,7 @@ def _knobs(spec: RunSpec, chosen: Strategy) -> dict[str, Scalar]:
 
 
 def _differing(ways: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
-    """Of each strategy, the knobs in which its ways differ."""
+    """The knobs in which the ways of each strategy differ."""
     values: dict[str, dict[str, set[Scalar]]] = defaultdict(lambda: defaultdict(set))
     for members in ways:
         spec = members[0].spec
