@@ -71,8 +71,8 @@ def search_layouts(question: Question, spec: RunSpec, by_memory: bool = False) -
     elif not fitting:
         result.why_not = f"a worker would hold {format_bytes(least)} at the least and has {format_bytes(limit)}"
     # What a block of a user's model keeps when it is computed again is counted only by a trace.
-    tried = sorted(fitting) or nsmallest(FEWEST_PREDICTED, refused)
-    _predict_best(question, spec, tried, result)
+    order = sorted(fitting) or nsmallest(FEWEST_PREDICTED, refused)
+    _predict_best(question, spec, order, result)
     return result
 
 
