@@ -189,6 +189,7 @@ KEPT = {
     "integration/test_wrong_model.py": [
         "test_a_model_that_is_wrong_when_built_is_refused_before_any_run[raises when built]",
         "test_a_model_that_is_wrong_when_built_is_refused_before_any_run[an update that fails]",
+        "test_a_model_that_is_wrong_when_built_is_refused_before_any_run[a loss of each sample]",
         "test_a_model_that_is_wrong_when_built_is_refused_before_any_run[test data of another shape]",
     ],
     "integration/test_emitted_scripts.py": [

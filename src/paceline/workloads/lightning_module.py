@@ -44,13 +44,13 @@ def declares_lightning_data(tree: ast.Module, name: str) -> bool:
 
 def _ancestors(classes: dict[str, ast.ClassDef], name: str) -> set[str]:
     """Names of the classes that a class of the file derives from, as far as the file tells."""
-    found, todo = set[str](), [name]
-    while todo:
-        node = classes.get(todo.pop())
+    ancestors, to_follow = set[str](), [name]
+    while to_follow:
+        node = classes.get(to_follow.pop())
         bases = [] if node is None else [ast.unparse(parent).rpartition(".")[2] for parent in node.bases]
-        todo += [base for base in bases if base not in found]
-        found.update(bases)
-    return found
+        to_follow += [base for base in bases if base not in ancestors]
+        ancestors.update(bases)
+    return ancestors
 
 
 def _bases(name: str) -> tuple[type, ...]:

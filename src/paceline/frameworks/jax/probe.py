@@ -54,7 +54,7 @@ def _draws(network: UserNetwork, inputs: Any) -> bool:
     first, after = network.forward(network.params, network.buffers, sample, True)
     second, _ = network.forward(network.params, after, sample, True)
     pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
-    return any(isinstance(one, jax.Array) and not jnp.array_equal(one, other) for one, other in pairs)
+    return any(isinstance(sooner, jax.Array) and not jnp.array_equal(sooner, later) for sooner, later in pairs)
 
 
 def _trainable(label: str, params: Tree) -> int:

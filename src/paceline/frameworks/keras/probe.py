@@ -74,8 +74,8 @@ def _pass_through(context: Context, model: keras.Model, inputs: Tree, targets: T
             f"{label} does not take inputs of shape {describe(inputs)}: {words_of(error)}; {advice}"
         ) from error
     tensors = map_tree(ops.convert_to_tensor, targets)
-    if (own := context.user_model.loss) is not None:
-        _check_loss(f"loss() of {label}", call_user_code(f"loss() of {label}", own, outputs, tensors))
+    if (loss := context.user_model.loss) is not None:
+        _check_loss(f"loss() of {label}", call_user_code(f"loss() of {label}", loss, outputs, tensors))
     try:
         _fit_together(context, model, outputs, targets)
     except Exception as error:

@@ -13,7 +13,7 @@ from paceline.data.tree import Tree, call, describe, leaves, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts
-from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function
+from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function, usual_loss
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
 from paceline.frameworks.torch.resident_data import ResidentData
@@ -116,15 +116,18 @@ def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tr
 def _loss_of(context: Context, outputs: Any, targets: Tree) -> torch.Tensor:
     """The loss of two samples, from which gradients can come: by the file's own function, the model's or the usual."""
     assert context.user_model is not None
-    label, own = context.user_model.label, context.user_model.loss
-    what = f"loss() of {label}" if own is not None else f"the loss of {label}"
-    if own is None and loss_in(outputs) is None and not isinstance(logits_of(outputs), torch.Tensor):
+    label, users_loss = context.user_model.label, context.user_model.loss
+    what = f"loss() of {label}" if users_loss is not None else f"the loss of {label}"
+    if users_loss is None and loss_in(outputs) is None and not isinstance(logits_of(outputs), torch.Tensor):
         raise ModelError(
             f"{label} returns {_output_text(outputs)}, in which there is neither a loss nor logits; return a tensor, "
             f"or name them so, or give a function loss(outputs, targets) in the file"
         )
     try:
-        loss = loss_function(context)(outputs, targets) if own is None else call_user_code(what, own, outputs, targets)
+        if users_loss is not None:
+            loss = call_user_code(what, users_loss, outputs, targets)
+        else:
+            loss = usual_loss(outputs, targets)
     except ModelError:
         raise
     except Exception as error:

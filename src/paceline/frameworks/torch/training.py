@@ -70,8 +70,8 @@ def optimizer_for(context: Context, module: nn.Module) -> torch.optim.Optimizer:
     # What is frozen has no gradient and gets no state; ZeRO would deal it out and send it round all the same.
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if user_model is not None and user_model.optimizer is not None:
-        made = user_model.optimizer(trained)
-        return user_optimizer(user_model.label, made, lambda: context.order.steps_per_epoch)
+        returned = user_model.optimizer(trained)
+        return user_optimizer(user_model.label, returned, lambda: context.order.steps_per_epoch)
     optimizer = make_optimizer(
         spec.optimizer, trained, eager=spec.execution == "eager", graphed="graph" in spec.execution
     )

@@ -75,4 +75,4 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 def _alike(first: list[Tensor], second: list[Tensor]) -> bool:
     # What is no number is as little of one by chance.
     pairs = zip(first, second, strict=True)
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in pairs)
+    return all(torch.equal(sooner.nan_to_num(), later.nan_to_num()) for sooner, later in pairs)
