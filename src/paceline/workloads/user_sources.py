@@ -111,7 +111,8 @@ def _tf_stream(source: Any, _collate: Collate | None, what: str) -> StreamSource
 
     def batches(rank: int, workers: int, batch: int) -> Iterator[Any]:
         share = source.shard(workers, rank)
-        even = share.rebatch(batch, drop_remainder=True) if batched else share.batch(batch, drop_remainder=True)
+        # A smaller last batch is tested on, and left out of training by who reads it.
+        even = share.rebatch(batch) if batched else share.batch(batch)
         return even.prefetch(tf.data.AUTOTUNE).as_numpy_iterator()  # type: ignore[no-any-return]
 
     # Of batches the last may be smaller.
