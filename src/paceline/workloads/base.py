@@ -67,7 +67,7 @@ class Workload:
         settled = self.settle(self.complete_options(chosen))
         others = {name: value for name, value in chosen.items() if name != "width"}
         usual = self.settle(self.complete_options(others))
-        follow = [name for name, value in settled.items() if name not in {*chosen, "width"} and value != usual[name]]
+        follow = [name for name, value in settled.items() if name not in {"width", *chosen} and value != usual[name]]
         if not follow:
             return None
         named = ", ".join(f"{name}={settled[name]}" for name in follow)
