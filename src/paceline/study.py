@@ -148,10 +148,10 @@ class Study(Frozen):
             fixed=fixed,
             budget=None if budget is None else Budget.parse(budget, f"study {self.name}: budget beside it"),
         )
-        own = {name: value for name, value in entry.items() if name not in ("budget", NOT_IN)}
-        tables = {name: own.pop(name) for name in _NESTED if isinstance(own.get(name), dict)}
+        fields = {name: value for name, value in entry.items() if name not in ("budget", NOT_IN)}
+        tables = {name: fields.pop(name) for name in _NESTED if isinstance(fields.get(name), dict)}
         # A table takes the place of the fixed one, and so do its factors.
-        study = study.with_fields({**own, **{name: {} for name in tables}})
+        study = study.with_fields({**fields, **{name: {} for name in tables}})
         return study.with_tables(
             {
                 name: {inner: value if isinstance(value, list) else [value] for inner, value in table.items()}

@@ -108,10 +108,10 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
     searches = batch_searches(rows)
     for search in searches:
         print_search(search)
-    for found in asynchronous_searches(rows):
-        console.print(f"\n[bold]{escape(found.title)}[/]")
-        for said in describe_asynchrony(found):
-            console.print(escape(said))
+    for comparison in asynchronous_searches(rows):
+        console.print(f"\n[bold]{escape(comparison.title)}[/]")
+        for line in describe_asynchrony(comparison):
+            console.print(escape(line))
     searched = {row.key for search in searches for row in search.rows}
     others = [row for row in rows if row.key not in searched]
     without_result = unmeasured_in_settings(others, without={"link"})
