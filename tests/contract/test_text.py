@@ -33,10 +33,12 @@ def test_a_model_of_tokens_learns_the_text(workload: str, trained: Any) -> None:
     assert np.mean(losses[-5:]) < LEARNED
 
 
-@pytest.mark.parametrize("strategy", [
-    pytest.param("tf-single", marks=pytest.mark.tensorflow), pytest.param("jax-single", marks=pytest.mark.jax),
+# The transformer always; `make soak` trains the others too.
+@pytest.mark.parametrize(("workload", "strategy"), [
+    pytest.param(workload, strategy, marks=[mark, *[pytest.mark.soak] * (workload != "transformer")])
+    for workload in ("transformer", "gpt", "llama")
+    for strategy, mark in (("tf-single", pytest.mark.tensorflow), ("jax-single", pytest.mark.jax))
 ])  # fmt: skip
-@pytest.mark.parametrize("workload", ["transformer", "gpt", "llama"])
 def test_every_framework_learns_it_alike(workload: str, strategy: str, trained: Any) -> None:
     spec = text_run(workload, strategy)
     if (reason := refusal(spec, local_system(), probe)) is not None:

@@ -109,9 +109,9 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
     searches = batch_searches(rows)
     for search in searches:
         print_search(search)
-    for asynchronous in asynchronous_searches(rows):
-        console.print(f"\n[bold]{escape(asynchronous.title)}[/]")
-        for line in describe_asynchrony(asynchronous):
+    for comparison in asynchronous_searches(rows):
+        console.print(f"\n[bold]{escape(comparison.title)}[/]")
+        for line in describe_asynchrony(comparison):
             console.print(escape(line))
     searched = {row.key for search in searches for row in search.rows}
     others = [row for row in rows if row.key not in searched]

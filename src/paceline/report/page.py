@@ -61,7 +61,7 @@ def render(records: Sequence[Record]) -> str:
         answer=answer(rows),
         batches=[
             *(("Which batch", search.title, describe_search(search)) for search in batch_searches(rows)),
-            *(("Without waiting", search.title, describe_asynchrony(search)) for search in asynchronous_searches(rows)),
+            *(("Without waiting", each.title, describe_asynchrony(each)) for each in asynchronous_searches(rows)),
         ],
         progress=[sentence for row in rows for sentence in progress(row)],
         without_result=unmeasured_in_settings(rows),

@@ -126,7 +126,7 @@ def _differing(ways: Sequence[Sequence[Row]]) -> dict[str, list[str]]:
         for knob, value in chosen.knob_values(spec).items():
             if knob != chosen.traits.rate_knob:
                 values[chosen.name][knob].add(value)
-    return {name: [knob for knob, options in knobs.items() if len(options) > 1] for name, knobs in values.items()}
+    return {name: [knob for knob, choices in knobs.items() if len(choices) > 1] for name, knobs in values.items()}
 
 
 def _rate(spec: RunSpec, chosen: Strategy) -> float:
