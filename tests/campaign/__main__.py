@@ -24,6 +24,7 @@ PARTS = {
     "commands": fuzzed.fuzz_command,
     "studies": fuzzed.fuzz_study,
     "system files": fuzzed.fuzz_system,
+    "models": fuzzed.fuzz_model,
     "hostile web client": fuzzed.hostile_client,
 }
 

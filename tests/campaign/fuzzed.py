@@ -7,11 +7,15 @@ from importlib.resources import files
 
 from campaign.case import TOOL, Case, LostError, SkippedError, wait_until
 from paceline.cli.app import COMMANDS
+from paceline.systems import local_system
 
 ODD = (
     "", "0", "-1", "1e999", "nan", "99999999999999999999", "x" * 300, "\x01", "ü", "..", "/", "/dev/null",
     "~nouser/x.py", "a=b", "=", ",", "1,2", "1..3", "[bold]", ":x:", "fake", "torch-ddp", "mnist-small", "{}",
-    "\x1b[31m", "--", "-",
+    "\x1b[31m", "--", "-", "1..100000000", "9" * 5000, "1e400", "-0.0", "true", "none", "all", "128", "1x28x28",
+    "3x0x3",
+    "shard=2", "shard=99999999999999999999", "100mbit:5ms", "leave:3,join:5", "name=adamw", "schedule=cosine", "lr=nan",
+    "depth=1000000000", "1h", "50000h", "8xh100-nvlink", "0xh100-nvlink", "time-to-accuracy", "by-sample", "ssh:-x",
 )  # fmt: skip
 # Commands that end by themselves and start nothing of their own.
 PLAIN = tuple(name for name in COMMANDS if name not in ("serve", "join", "calibrate", "validate"))
@@ -91,6 +95,47 @@ def fuzz_system(case: Case) -> None:
         "predict", "--workload", "mnist-small", "--strategy", "torch-ddp", "--workers", "1,2", "--system",
         "./system.toml",
     )  # fmt: skip
+
+
+MODEL = """
+import os, sys, threading
+import torch
+from torch import nn
+{outside}
+def build():
+    {inside}
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.ReLU(), nn.Linear(16, 10))
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+def metric(outputs, targets):
+    return {{{name!r}: (outputs.argmax(1) == targets).float().mean()}}
+"""
+HOSTILE_LINES = (
+    "pass", "raise ValueError('\\x1b[31m')", "sys.exit(0)", "os._exit(0)", "os.kill(os.getpid(), 9)", "return None",
+    "os.write(1, b'null')", "[os.close(number) for number in range(2)]", "raise KeyboardInterrupt", "return nn.ReLU()",
+    "return nn.Linear(1, 10**12)", "return nn.Embedding(3, 4)", "nonsense", "threading.Thread(target=print).start()",
+    "os.fork()", "torch.manual_seed(-1)", "sys.setrecursionlimit(50)", "del torch.nn",
+)  # fmt: skip
+HOSTILE_NAMES = ("right", "\ud800", "\x1b[31m", "=cmd()", "<b>", "n" * 5000, "")
+
+
+def fuzz_model(case: Case) -> None:
+    """A model file with a line that does harm, and a metric with an odd name; nothing of it may be left."""
+    if "torch" not in local_system().frameworks:
+        raise SkippedError("torch is not installed")
+    lines = {"inside": case.chance.choice(HOSTILE_LINES), "outside": "pass"}
+    if case.chance.random() < 0.3:
+        lines = {
+            "inside": "pass",
+            "outside": case.chance.choice([line for line in HOSTILE_LINES if "return" not in line]),
+        }
+    (case.folder / "mine.py").write_text(MODEL.format(**lines, name=case.chance.choice(HOSTILE_NAMES)))
+    case.run(
+        "run", "--model", "mine.py", "--strategy", "torch-single", "--dataset", "mnist-5k", "--train-samples", "256",
+        "--global-batch", "64", "--steps", "2",
+    )  # fmt: skip
+    case.run("show")
+    case.expect_clean()
 
 
 HOSTS = ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "a" * 5000, "[::1", "\x01")
