@@ -18,13 +18,14 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 FILE = Path(__file__).with_name("own_models") / "unequal.py"
+WEIGHTED = FILE.with_name("weighted.py")
 TOLERANCE = 1e-4
 SYNCHRONISED, BY_SAMPLE = {"batch_norm": "synchronised"}, {"dropout": "by-sample"}
 
 
-def spec_of(model: str, **fields: Any) -> RunSpec:
+def spec_of(model: str, file: Path = FILE, **fields: Any) -> RunSpec:
     usual = {
-        "model": ModelFile.from_text(f"{FILE}:{model}"), "global_batch": 16, "train_samples": 64, "steps": 4,
+        "model": ModelFile.from_text(f"{file}:{model}"), "global_batch": 16, "train_samples": 64, "steps": 4,
         "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 10, "workers": 2,
         "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
     }  # fmt: skip
@@ -123,6 +124,17 @@ def test_a_strategy_that_does_not_heed_the_field_names_those_that_do() -> None:
 )
 def test_nothing_is_said_where_it_does_not_matter(model: str, fields: dict[str, Any]) -> None:
     assert findings(model, **fields) == {}
+
+
+def test_a_loss_in_which_samples_weigh_unequally_is_found_and_said(trained: Any) -> None:
+    spread, single = compared(trained, spec_of("plain", strategy="torch-ddp", file=WEIGHTED))
+    assert np.abs(spread.losses / single.losses - 1).max() > 10 * TOLERANCE
+    assert [finding.hint for finding in spread.record.findings if finding.code == "samples_weigh_unequally"] == [
+        "give a function loss(outputs, targets) that takes the mean in each sample first"
+    ]
+    assert "samples_weigh_unequally" not in {finding.code for finding in single.record.findings}
+    of_passes = findings("plain", strategy="torch-single", workers=1, accumulation=2, file=WEIGHTED)
+    assert of_passes["samples_weigh_unequally"][1].startswith("leave accumulation out, or give a function loss(")
 
 
 def test_noise_that_is_of_no_sample_is_found_by_trying() -> None:

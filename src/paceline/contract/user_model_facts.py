@@ -40,6 +40,8 @@ class UserModelFacts:
     batch_norms: tuple[str, ...] = ()
     draws: bool = False
     draws_by_sample: bool = False
+    # Whether its loss of several samples is not the mean of their losses.
+    weighs_samples: bool = False
     # Parameters that are trained and got no gradient from the samples that it was tried on.
     unused: tuple[str, ...] = ()
     # A digest of its names, shapes and settings and of the shapes of its data, part of the identity of its runs.

@@ -1,4 +1,4 @@
-"""Findings on layers of a user's model with which several workers do not train as one does, and what restores it."""
+"""Findings on layers and losses with which several workers do not train as one does, and what restores it."""
 
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.record import Finding
@@ -11,7 +11,7 @@ def equality_findings(spec: RunSpec, facts: UserModelFacts) -> list[Finding]:
     chosen = strategy(spec.strategy)
     if not chosen.synchronous:
         return []
-    return [*_batch_norm(spec, chosen, facts), *_dropout(spec, chosen, facts)]
+    return [*_batch_norm(spec, chosen, facts), *_dropout(spec, chosen, facts), *_loss(spec, chosen, facts)]
 
 
 def batch_parts(spec: RunSpec, chosen: Strategy) -> int:
@@ -48,6 +48,19 @@ def _dropout(spec: RunSpec, chosen: Strategy, facts: UserModelFacts) -> list[Fin
     text = f"dropout is active and each {who} draws its own: losses differ from those of {whose} by chance"
     offered = _offered("dropout", "by-sample", chosen) if facts.draws_by_sample else one_pass
     return [Finding(code="dropout_by_worker", text=text, hint=f"{offered}set it to 0 to compare losses")]
+
+
+def _loss(spec: RunSpec, chosen: Strategy, facts: UserModelFacts) -> list[Finding]:
+    if not facts.weighs_samples or batch_parts(spec, chosen) == 1:
+        return []
+    text = (
+        f"the loss of {spec.workload} is not the mean of the losses of its samples: some weigh more than others, such "
+        f"as those with more tokens that count, and the mean over workers or passes is not that of the whole batch"
+    )
+    hint = (
+        f"{_in_one_pass(spec, chosen)}give a function loss(outputs, targets) that takes the mean in each sample first"
+    )
+    return [Finding(code="samples_weigh_unequally", text=text, hint=hint)]
 
 
 def _in_one_pass(spec: RunSpec, chosen: Strategy) -> str:

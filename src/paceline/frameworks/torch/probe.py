@@ -12,7 +12,7 @@ from paceline.contract.user_model_facts import UserModelFacts
 from paceline.data.tree import Tree, call, describe, leaves, map_tree, sample_elements
 from paceline.errors import ModelError
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
-from paceline.frameworks.torch.equality.look import drawing_facts
+from paceline.frameworks.torch.equality.look import drawing_facts, weighs_samples
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function, usual_loss
 from paceline.frameworks.torch.found_blocks import find_blocks
 from paceline.frameworks.torch.module_facts import module_facts
@@ -68,7 +68,9 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
         no_automatic_cuts={} if sequential else reasons, form=form, structure="",
-        batch_norms=tuple(batch_norms(module)), unused=unused, **drawing_facts(module, inputs),
+        batch_norms=tuple(batch_norms(module)), unused=unused,
+        weighs_samples=weighs_samples(module, loss_function(context), inputs, targets),
+        **drawing_facts(module, inputs),
     )  # fmt: skip
 
 

@@ -1,6 +1,8 @@
-"""Whether a model draws random numbers while it trains, and whether those can be drawn by sample: found by trying."""
+"""What keeps several workers from training as one, found by trying: random draws, and losses that are no mean."""
 
+import math
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from paceline.data.tree import Tree, call, length, take
 from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.dropout import SampleDraws, Samples, draw_by_sample
+from paceline.frameworks.torch.evaluation import Loss
 from paceline.frameworks.torch.outline import is_outline
 
 SEEDS = (1, 2)
@@ -27,6 +30,25 @@ def drawing_facts(module: nn.Module, inputs: Tree) -> dict[str, Any]:
     if _alike(first, second):
         return {"draws": False, "draws_by_sample": False}
     return {"draws": True, "draws_by_sample": _is_by_sample(module, inputs)}
+
+
+def weighs_samples(module: nn.Module, loss: Loss, inputs: Tree, targets: Tree) -> bool:
+    """Whether the loss of samples is something else than the mean of their losses, such as a mean over all tokens.
+
+    Workers average their losses, and so train otherwise with it than one worker does.
+    """
+    if is_outline(module):
+        return False
+    module.eval()
+    places = [slice(0, length(inputs))] * 2 + [slice(number, number + 1) for number in range(length(inputs))]
+    try:
+        with torch.no_grad():
+            losses = [float(loss(call(module, take(inputs, place)), take(targets, place))) for place in places]
+    except Exception:
+        # A loss of pairs of samples has none of one.
+        return False
+    together, again, *alone = losses
+    return together == again and not math.isclose(together, fmean(alone), rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def _rate(layer: nn.Module) -> float:
