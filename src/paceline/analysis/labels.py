@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Container, Iterable, Sequence, Set
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from paceline.analysis.configurations.differences import differs
 from paceline.recipe import SCHEDULE_FIELDS, Optimizer
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
@@ -46,6 +48,7 @@ _LATER = {name: _DEFAULTS[name] for name in ("noise_scale", "target_accuracy", "
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 # Fields that may tell one run from another.
 _TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
+_telling_values = attrgetter(*_TELLING)
 
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
@@ -56,18 +59,11 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
     """Settings in which runs differ that are still to be made."""
     specs = list(specs)
-    unequal = {name for name in _TELLING if _differs([getattr(spec, name) for spec in specs])}
+    columns = zip(*map(_telling_values, specs), strict=True)
+    unequal = {name for name, values in zip(_TELLING, columns, strict=False) if differs(values)}
     flat = [flatten(spec, unequal) for spec in specs] if unequal else []
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
-
-
-def _differs(values: Sequence[Any]) -> bool:
-    """Whether any two of the values may differ; equal numbers of unlike types (1 and True) do."""
-    first, rest = values[0] if values else None, values[1:]
-    if isinstance(first, dict):
-        return any(value is not first and repr(value) != repr(first) for value in rest)
-    return any(value is not first and (type(value) is not type(first) or value != first) for value in rest)
 
 
 def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:

@@ -97,6 +97,8 @@ def summarise_stored(configurations: Iterable[Sequence[Record]]) -> tuple[Summar
         for records in configurations:
             findings.add(summary.add(records), records)
     finally:
+        # What is known by now stays to the end of the command.
+        gc.freeze()
         gc.enable()
     return summary, findings
 

@@ -33,7 +33,7 @@ def test_one_worker_may_be_the_answer(make_record):
 def test_of_several_settings_wins_are_counted_and_each_has_a_line():
     rows = summarise(example_records.built_in("scaling"))
     found = answer(rows)
-    assert found.sentences == ("torch-ddp is the fastest in 12 of 12 settings.",)
+    assert found.sentences == ("torch-ddp is the fastest in 12 of 12 settings, likely.",)
     assert len(found.lines) == 12
     assert found.lines[-1].setting == "mnist-large, mnist-5k x4 (first 512), global batch 512"
     assert found.lines[-1].best == "torch-ddp x2 = x4"

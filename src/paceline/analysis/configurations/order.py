@@ -1,13 +1,17 @@
 """The order of configurations in tables."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
+from paceline.analysis.configurations.differences import differs
 from paceline.link import link_rank
 from paceline.spec import RunSpec
 from paceline.strategies import strategy_of_stored
 
 Configuration = TypeVar("Configuration")
+_ORDERING = tuple(name for name in RunSpec.model_fields if name not in ("workers", "link"))
+_ordering_values = attrgetter(*_ORDERING)
 
 
 def in_order(
@@ -28,9 +32,8 @@ def _by_other_fields(
     configurations: Sequence[Configuration], spec_of: Callable[[Configuration], RunSpec]
 ) -> list[Configuration]:
     """In the order of the text of those fields in which they differ: that of the others is the same in all."""
-    specs = [spec_of(configuration) for configuration in configurations]
-    names = [name for name in RunSpec.model_fields if name not in ("workers", "link")]
-    unequal = {name for name in names if any(getattr(spec, name) != getattr(specs[0], name) for spec in specs)}
+    columns = zip(*(_ordering_values(spec_of(configuration)) for configuration in configurations), strict=True)
+    unequal = {name for name, values in zip(_ORDERING, columns, strict=True) if differs(values)}
 
     def place(configuration: Configuration) -> tuple[Any, ...]:
         spec = spec_of(configuration)

@@ -25,8 +25,8 @@ from paceline.units import format_bytes
 from paceline.workloads.user_model import USER_DATA
 
 Probe = Callable[[RunSpec], UserModelFacts]
-# What a process has to itself: an interpreter after a fork, and a framework that has computed something. Both about
-# half of what was measured.
+# What a process has to itself: an interpreter after a fork, and a framework that has computed something. Assumed, and
+# rather too little than too much.
 PROCESS_BYTES, FRAMEWORK_BYTES = 4e6, 4e7
 # Of the activations that are counted, frameworks keep this much at least at the end of a forward pass.
 SURELY_KEPT = 0.5
