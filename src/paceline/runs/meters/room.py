@@ -30,6 +30,7 @@ Probe = Callable[[RunSpec], UserModelFacts]
 PROCESS_BYTES, FRAMEWORK_BYTES = 4e6, 4e7
 # Of the activations that are counted, frameworks keep this much at least at the end of a forward pass.
 SURELY_KEPT = 0.5
+GIGABYTE = 1e9
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -51,8 +52,10 @@ def _why_it_cannot_fit(spec: RunSpec, probe: Probe, free_bytes: float) -> str | 
     needed = least_bytes(spec, probe)
     if needed <= free_bytes:
         return None
+    # In whole gigabytes, so that a run which is asked for again is skipped for the same reason.
+    free = free_bytes - free_bytes % GIGABYTE if free_bytes > GIGABYTE else free_bytes
     return (
-        f"it needs at least {format_bytes(needed)} of memory, and {format_bytes(free_bytes)} are free on this machine; "
+        f"it needs at least {format_bytes(needed)} of memory, and {format_bytes(free)} are free on this machine; "
         f"use fewer workers, a smaller batch or a smaller model, or --force to run it all the same"
     )
 
