@@ -20,8 +20,12 @@ def test_one_process_has_a_device_for_each_worker_and_several_have_one_each() ->
     assert declared.environment(APART, PROCESS)["JAX_NUM_CPU_DEVICES"] == "1"
 
 
-def test_threads_are_as_many_as_cores_and_a_gpu_is_not_filled_at_once() -> None:
-    assert declared.environment(SPEC, PROCESS)["NPROC"] == "2"
+def test_threads_are_as_many_as_cores_or_twice_the_devices_that_wait_for_each_other() -> None:
+    assert declared.environment(APART, PROCESS)["NPROC"] == "2"
+    assert declared.environment(SPEC, PROCESS)["NPROC"] == "8"
+
+
+def test_a_gpu_is_not_filled_at_once() -> None:
     on_gpu = declared.environment(SPEC.model_copy(update={"device": "cuda"}), PROCESS)
     assert on_gpu["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
 

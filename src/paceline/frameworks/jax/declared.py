@@ -11,6 +11,9 @@ PRELOAD = ("jax", "jax.numpy")
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
 # Fields of a run that the step of `JaxJob` heeds.
 STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
+# With fewer threads, devices of one process wait for each other's part of an exchange for ever: steps are asked for ahead,
+# and each device has up to two exchanges under way (tried with XLA of JAX 0.10, two and four devices on two cores).
+THREADS_PER_DEVICE = 2
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
 
@@ -69,8 +72,9 @@ def environment(spec: RunSpec, process: Process) -> dict[str, str]:
     """Devices of the process; read when JAX is imported or makes its devices."""
     if spec.device == "cpu":
         devices = 1 if in_processes(spec) else spec.workers
+        threads = max(len(process.cores), THREADS_PER_DEVICE * devices if devices > 1 else 1)
         # NPROC is the size of XLA's thread pool.
-        return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(max(1, len(process.cores)))}
+        return {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices), "NPROC": str(threads)}
     # JAX would take three quarters of the GPU's memory at once, and memory could not be compared between strategies.
     return {"JAX_PLATFORMS": "cuda,cpu", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
