@@ -11,8 +11,8 @@ PRELOAD = ("jax", "jax.numpy")
 STEPS_PER_EXECUTION = Knob("steps_per_execution", 1, "optimizer steps in one call of the compiled function")
 # Fields of a run that the step of `JaxJob` heeds.
 STEP_FIELDS = frozenset({"accumulation", "recompute", "clip", "checkpoint_every"})
-# With fewer threads, devices of one process wait for each other's part of an exchange for ever: steps are asked for ahead,
-# and each device has up to two exchanges under way (tried with XLA of JAX 0.10, two and four devices on two cores).
+# With fewer threads, devices of one process wait for each other's part of an exchange for ever: steps are asked for
+# ahead, and each device has up to two exchanges under way (tried with XLA of JAX 0.10, 2 and 4 devices on 2 cores).
 THREADS_PER_DEVICE = 2
 PROCESSES = Knob("processes", False, "a process for each worker (jax.distributed) instead of one that drives all")
 
