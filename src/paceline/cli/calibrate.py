@@ -298,13 +298,14 @@ def _print(hardware: Hardware, out: Path) -> None:
         sum(len(times.seconds) for times in grid) for grid in (calibration.operations, calibration.replayed)
     )
     if timed:
-        device = hardware.device
+        device, of_model = hardware.device, replayed + len(calibration.replayed_calls)
         console.print(
-            f"{timed:,} operations timed, and {replayed + len(calibration.replayed_calls):,} of the model itself; "
-            f"products reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
+            f"{timed:,} operations timed{f', and {of_model:,} of the model itself' if of_model else ''}; products "
+            f"reach {format_percent(device.product_efficiency.value)} of the peak, passes over memory "
             f"{format_percent(device.memory_efficiency.value)} of the bandwidth"
         )
-        for execution, host in device.host_seconds_per_operation.items():
+        # On cores the time of an operation has that of its host in it.
+        for execution, host in device.host_seconds_per_operation.items() if hardware.kind == "cuda" else ():
             console.print(f"the host takes {format_seconds(host.value)} to launch an operation, {execution}")
     for count, factor in calibration.crowding.items():
         console.print(f"{count} workers at once compute {factor:.2f} times as long as one")
