@@ -30,12 +30,17 @@ class Released:
         self.event.set()
 
 def send():
-    called_back_by, released = [], Released()
+    called_back_by, released, given_up = [], Released(), threading.Event()
     event = released.event
     def callback(future, last=released, group=dist.group.WORLD, first=Held()):
         called_back_by.append(threading.current_thread())
+        if threading.current_thread() is not threading.main_thread():
+            assert given_up.wait(60)
         return future.value()[0]
-    dist.all_reduce(torch.ones(1 << 20), async_op=True).get_future().then(callback).wait()
+    done = dist.all_reduce(torch.ones(1 << 20), async_op=True).get_future().then(callback)
+    del callback, released
+    given_up.set()
+    done.wait()
     return event, called_back_by[0] is not threading.main_thread()
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
