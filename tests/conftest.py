@@ -1,12 +1,16 @@
 """What all tests share: programs that XLA compiled once, frameworks imported once, and the order of files."""
 
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from interpreters import Interpreter
 from paceline.runs import probe
@@ -22,6 +26,8 @@ COMPILED = {
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 MADE_HERE = pytest.StashKey[str]()
+# Where processes that run tests leave, for the one that hands them out, which tests belong together.
+GROUPS = "PACELINE_TEST_GROUPS"
 # The longest first, so that none of them is left over at the end for one process alone.
 LONGEST = (
     "test_loss_follows_one_worker.py", "test_emitted_scripts.py", "test_torch_mesh.py", "test_jax_placement.py",
@@ -34,17 +40,21 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """One folder for all processes of a session: those that run tests beside this one inherit its variables."""
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        config.stash[MADE_HERE] = tempfile.mkdtemp(prefix="paceline-test-xla-")
-        os.environ.update({**COMPILED, "JAX_COMPILATION_CACHE_DIR": config.stash[MADE_HERE]})
+    if GROUPS not in os.environ:
+        config.stash[MADE_HERE] = tempfile.mkdtemp(prefix="paceline-tests-")
+        os.environ[GROUPS] = str(Path(config.stash[MADE_HERE]) / "groups.json")
+        if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+            os.environ.update({**COMPILED, "JAX_COMPILATION_CACHE_DIR": config.stash[MADE_HERE]})
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Compiled programs are of this session only."""
     if MADE_HERE in config.stash:
         shutil.rmtree(config.stash[MADE_HERE], ignore_errors=True)
-        for name in COMPILED:
-            del os.environ[name]
+        del os.environ[GROUPS]
+        if os.environ["JAX_COMPILATION_CACHE_DIR"] == config.stash[MADE_HERE]:
+            for name in COMPILED:
+                del os.environ[name]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,15 +66,45 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests.setdefault(file, []).append(item.name)
         if is_soak(file, item.name):
             item.add_marker(pytest.mark.soak)
-        # Contract tests of one of these frameworks run in one process, which imports it once; all others file by file,
-        # as they share what their file set up.
-        frameworks = ("tensorflow", "jax") if item.path.parent.name == "contract" else ()
-        imported = next((name for name in frameworks if item.get_closest_marker(name)), item.path.name)
-        item.add_marker(pytest.mark.xdist_group(imported))
     forgotten = [] if any("::" in argument for argument in config.args) else stale(tests)
     if forgotten:
         raise pytest.UsageError(f"lines of tests/soak_cases.py that match no test: {', '.join(forgotten)}")
     items.sort(key=_place)
+    if hasattr(config, "workerinput"):
+        _leave_groups(items)
+
+
+def _leave_groups(items: list[pytest.Item]) -> None:
+    """Says which tests one process runs after each other; every process says the same."""
+    groups = Path(os.environ[GROUPS])
+    written = groups.with_name(f"groups-{os.getpid()}.json")
+    written.write_text(json.dumps({item.nodeid: _group(item) for item in items}))
+    written.replace(groups)
+
+
+def _group(item: pytest.Item) -> str:
+    """Contract tests of one of these frameworks belong together, as it is imported once; all others file by file.
+
+    Tests of a file share what it set up.
+    """
+    frameworks = ("tensorflow", "jax") if item.path.parent.name == "contract" else ()
+    return next((name for name in frameworks if item.get_closest_marker(name)), str(item.path))
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Hands out whole groups. xdist's own way to group tests has no effect from pytest 9.1 on."""
+
+    def schedule(self) -> None:
+        self._groups: dict[str, str] = json.loads(Path(os.environ[GROUPS]).read_text())
+        super().schedule()
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self._groups[nodeid]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:
