@@ -92,7 +92,7 @@ def _group(item: pytest.Item) -> str:
 
 
 class GroupScheduling(LoadScopeScheduling):
-    """Hands out whole groups. xdist's own way to group tests has no effect from pytest 9.1 on."""
+    """Hands out whole groups. xdist's own way to group tests has no effect from pytest 9.2 on."""
 
     def schedule(self) -> None:
         self._groups: dict[str, str] = json.loads(Path(os.environ[GROUPS]).read_text())
