@@ -9,8 +9,8 @@ pytestmark = pytest.mark.torch
 
 # The defaults of a function are released from the last to the first: `Held` keeps gloo's thread there until the main
 # thread has left the group, then the thread drops its reference to the group, then it says that it got past that.
-# A sum that is ready before its callback is added is called back by the main thread, which shows nothing: another one is
-# asked for.
+# A sum that is ready before its callback is added is called back by the main thread, which shows nothing: another one
+# is asked for.
 LEAVES_FIRST = """
 import os, threading
 import torch, torch.distributed as dist
