@@ -69,7 +69,7 @@ def shortest(store: Store, hardware: Hardware) -> list[Row]:
     rows: dict[str, Row] = {}
     for record in store.records():
         if record.spec.link is not None and record.spec.workers > 1:
-            for row in validate_records([record], hardware, WALL):
+            for row in validate_records([record], hardware, WALL).rows:
                 known = rows.get(record.key)
                 rows[record.key] = row if known is None or row.measured < known.measured else known
     return sorted(rows.values(), key=_order)

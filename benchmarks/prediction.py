@@ -138,7 +138,7 @@ def rows_of(
         [records[spec.key(), repeat] for repeat in range(first, first + TURNS) if (spec.key(), repeat) in records]
         for spec in specs
     ]
-    return [[row for record in own for row in validate_records([record], hardware, basis)] for own in made if own]
+    return [[row for record in own for row in validate_records([record], hardware, basis).rows] for own in made if own]
 
 
 def least_disturbed(turns: list[Row]) -> Row:

@@ -8,14 +8,14 @@ from typing import Annotated
 from rich.markup import escape
 
 from paceline.cli.options import Network, System, make_option
-from paceline.cli.terminal import AsJson, Db, StudyName, output, plain_table, print_json, refuse_unknown_study
+from paceline.cli.terminal import AsJson, Db, StudyName, errors, output, plain_table, print_json, refuse_unknown_study
 from paceline.errors import SpecError
 from paceline.predict.against import ChoiceLoss, ComparedRun, Comparison, ErrorSummary, compare
 from paceline.predict.logged import read_log
 from paceline.predict.published.scaling import PublishedRow, published_rows, summarise_published
 from paceline.predict.published.stacks import counted, stack_biases
 from paceline.predict.published.training import TrainingRow, summarise_tables, training_rows
-from paceline.predict.validate import Row, Summary, summarise, validate_records
+from paceline.predict.validate import Row, Summary, Validation, summarise, validate_records
 from paceline.store import DEFAULT_PATH, Store
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Hardware
@@ -44,16 +44,20 @@ def validate(
     if against is not None:
         _against(against, hardware, parse_assumed(assume), as_json)
         return
-    rows: list[Row] = []
-    if is_file(db):
-        with Store.open_existing(db) as store:
-            refuse_unknown_study(store, study)
-            rows = validate_records(store.records(study), hardware)
-    published, training = published_rows(), list(training_rows())
+    measured = Validation([], {})
+    with errors().status("reading the results file") as status:
+        if is_file(db):
+            with Store.open_existing(db) as store:
+                refuse_unknown_study(store, study)
+                measured = validate_records(
+                    store.records(study), hardware, tell=lambda text: status.update(escape(text))
+                )
+        status.update("predicting published runs")
+        published, training = published_rows(), list(training_rows())
     if as_json:
-        print_json({**_values(rows, published), "training": _training_values(training)})
+        print_json({**_values(measured, published), "training": _training_values(training)})
         return
-    _print_measured(rows, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
+    _print_measured(measured, calibrated=hardware.calibration is not None and not hardware.measured_elsewhere)
     _print_published(published)
     _print_training(training)
 
@@ -72,7 +76,7 @@ def _against(path: Path, hardware: Hardware, assumed: dict[str, str], as_json: b
         print_comparison(comparison, f"{path.name} for {hardware.name}")
 
 
-def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str, object]:
+def _values(measured: Validation, published: Sequence[PublishedRow]) -> dict[str, object]:
     return {
         "measured": [
             {"strategy": row.spec.strategy, "workload": row.spec.workload, "workers": row.spec.workers,
@@ -81,14 +85,16 @@ def _values(rows: Sequence[Row], published: Sequence[PublishedRow]) -> dict[str,
              "low": row.predicted.low, "high": row.predicted.high, "measured_seconds": row.measured,
              "error": row.error, "inside": row.inside, "used_to_calibrate": row.used_to_calibrate,
              "memory_error": row.memory_error, "records": list(row.records)}
-            for row in rows
+            for row in measured.rows
         ],
+        "left_out": measured.left_out,
         "published": [{**asdict(row), "error": row.error} for row in published],
     }  # fmt: skip
 
 
-def _print_measured(rows: Sequence[Row], calibrated: bool) -> None:
-    console = output()
+def _print_measured(measured: Validation, calibrated: bool) -> None:
+    console, rows = output(), measured.rows
+    print_refused(measured.left_out)
     if not rows:
         what = "there are no runs of this machine to compare with" if calibrated else "this machine is not calibrated"
         console.print(f"[dim]{what}; use paceline calibrate, then paceline run, to have runs to compare with[/]")

@@ -128,13 +128,12 @@ class Question:
     def predictor(self) -> Predictor:
         """The predictor of all runs of the question."""
         described, price = self.hardware.price_per_device_hour, self.price_per_device_hour
-        return Predictor(
-            self.hardware, self.facts, self.epoch_samples, described.value if price is None and described else price,
-            data_bytes(self.base),
-            TracedModel(self.base) if self.model is not None else None,
-            self.tokens_per_sample,
-            ReplayableModel(self.facts, TracedModel(self.base)) if self.hardware.calibrated.replayed_calls else None,
-        )  # fmt: skip
+        predictor = predictor_of(self.hardware, self.base, self.facts, self.epoch_samples)
+        return replace(
+            predictor,
+            price_per_device_hour=described.value if price is None and described else price,
+            tokens_per_sample=self.tokens_per_sample,
+        )
 
     @property
     def epoch_samples(self) -> int:
@@ -279,6 +278,16 @@ class Question:
     def _probed(self, _spec: RunSpec) -> UserModelFacts:
         assert self.user_model_facts is not None
         return self.user_model_facts
+
+
+def predictor_of(hardware: Hardware, spec: RunSpec, facts: ModelFacts, epoch_samples: int) -> Predictor:
+    """The predictor of all runs of the spec's model on a system; a user's model goes by its traced operations."""
+    return Predictor(
+        hardware, facts, epoch_samples,
+        data_bytes=data_bytes(spec),
+        traced=TracedModel(spec) if spec.model is not None else None,
+        replayable=ReplayableModel(facts, TracedModel(spec)) if hardware.calibrated.replayed_calls else None,
+    )  # fmt: skip
 
 
 def data_bytes(spec: RunSpec) -> float:

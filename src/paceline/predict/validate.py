@@ -1,18 +1,17 @@
 """Predictions beside what was measured here: the error of each row, and what the intervals are worth."""
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log
 from statistics import mean, median
 
 from paceline.contract.context import spec_facts
-from paceline.errors import UserError
+from paceline.errors import ModelError, UserError
 from paceline.predict.estimate import NORMAL_90, Estimate
 from paceline.predict.measured import CALIBRATION_STUDY, measured_step, peak_above_framework
 from paceline.predict.prediction import Prediction, Predictor
-from paceline.predict.question import data_bytes
+from paceline.predict.question import predictor_of
 from paceline.predict.simulate import combined
 from paceline.record import Record
 from paceline.runs.probe import probe
@@ -78,15 +77,40 @@ class Summary:
     bias: float = 0.0
 
 
-def validate_records(records: Iterable[Record], hardware: Hardware, basis: str | None = None) -> list[Row]:
-    """One row for each configuration that can be predicted for this system, by the clock that suits it or `basis`."""
+@dataclass(frozen=True)
+class Validation:
+    """Rows of all configurations that could be predicted, and why others could not."""
+
+    rows: list[Row]
+    left_out: dict[str, str]
+
+
+def validate_records(
+    records: Iterable[Record],
+    hardware: Hardware,
+    basis: str | None = None,
+    tell: Callable[[str], object] = lambda _text: None,
+) -> Validation:
+    """One row for each configuration of this system, by the clock that suits it or `basis`.
+
+    `tell` hears how far it is: a model of the user's is built and traced first, which takes seconds.
+    """
     groups: dict[str, list[Record]] = {}
     for record in records:
         if _comparable(record, hardware):
             groups.setdefault(record.key, []).append(record)
     predictors: dict[str, Predictor] = {}
-    rows = (_row(group, hardware, predictors, basis) for group in groups.values())
-    return [row for row in rows if row is not None]
+    found = Validation([], {})
+    for number, group in enumerate(groups.values(), 1):
+        spec = group[0].spec
+        tell(f"predicting configuration {number} of {len(groups)}: {spec.workload}")
+        try:
+            row = _row(group, hardware, predictors, basis)
+        except UserError as error:
+            found.left_out[f"{spec.workload} {spec.strategy}"] = str(error)
+        else:
+            found.rows.extend([row] if row is not None else [])
+    return found
 
 
 def _comparable(record: Record, hardware: Hardware) -> bool:
@@ -105,9 +129,9 @@ def _row(
 ) -> Row | None:
     spec = group[0].spec
     steps = [step for record in group if (step := measured_step(record)) is not None]
-    predictor = _predictor(spec, hardware, predictors)
-    if not steps or predictor is None:
+    if not steps:
         return None
+    predictor = _predictor(spec, hardware, predictors)
     prediction = predictor.predict(spec)
     undisturbed = [step for step in steps if not step.disturbed]
     # What a link takes is in no process's CPU seconds.
@@ -133,17 +157,15 @@ def by_cpu(prediction: Prediction) -> Estimate:
     return Estimate.around(prediction.parts.cpu_seconds, deviation)
 
 
-def _predictor(spec: RunSpec, hardware: Hardware, predictors: dict[str, Predictor]) -> Predictor | None:
+def _predictor(spec: RunSpec, hardware: Hardware, predictors: dict[str, Predictor]) -> Predictor:
     place = spec.model_dump_json(
         include={"workload", "model", "options", "dataset", "input_shape", "classes", "train_samples"}
     )
     if place not in predictors:
-        facts = None
-        with suppress(UserError):
-            facts = spec_facts(spec) if spec.model is None else probe(spec).model
+        facts = spec_facts(spec) if spec.model is None else probe(spec).model
         if facts is None:
-            return None
-        predictors[place] = Predictor(hardware, facts, spec.train_samples or 1, data_bytes=data_bytes(spec))
+            raise ModelError(f"{spec.workload} is no PyTorch module, and only those can be followed layer by layer")
+        predictors[place] = predictor_of(hardware, spec, facts, spec.train_samples or 1)
     return predictors[place]
 
 

@@ -14,7 +14,7 @@ from paceline.predict.question import Question
 from paceline.predict.self_check import self_check
 from paceline.predict.validate import summarise, validate_records
 from paceline.record import Epoch, Finding, Memory, Rank, Record, Status
-from paceline.spec import RunSpec
+from paceline.spec import ModelFile, RunSpec
 from paceline.store import Store
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration, Curve, Hardware, StepCurve
@@ -83,8 +83,8 @@ def test_peak_memory_is_that_of_the_process_that_held_most(one_worker: Callable[
 def test_a_row_compares_by_wall_clock_unless_every_run_was_disturbed(
     one_worker: Callable[..., Record], calibrated: Hardware
 ) -> None:
-    (calm,) = validate_records([one_worker(1.0, 1.0)], calibrated)
-    (disturbed,) = validate_records([one_worker(1.0, 1.0, findings=(BUSY,))], calibrated)
+    (calm,) = validate_records([one_worker(1.0, 1.0)], calibrated).rows
+    (disturbed,) = validate_records([one_worker(1.0, 1.0, findings=(BUSY,))], calibrated).rows
     assert (calm.basis, disturbed.basis) == ("wall", "CPU")
     assert calm.error == pytest.approx(0, abs=1e-9) and calm.inside
     assert disturbed.error == pytest.approx(1, abs=1e-9) and not disturbed.inside
@@ -94,15 +94,15 @@ def test_only_runs_of_the_machine_that_was_calibrated_are_compared(
     one_worker: Callable[..., Record], calibrated: Hardware
 ) -> None:
     elsewhere = one_worker(1.0, 1.0).model_copy(update={"environment": {"cpu": "another processor"}})
-    assert validate_records([elsewhere], calibrated) == []
+    assert validate_records([elsewhere], calibrated).rows == []
     unmeasured = calibrated.model_copy(update={"calibration": None})
-    assert validate_records([one_worker(1.0, 1.0)], unmeasured) == []
+    assert validate_records([one_worker(1.0, 1.0)], unmeasured).rows == []
 
 
 def test_the_summary_has_mean_worst_and_coverage(one_worker: Callable[..., Record], calibrated: Hardware) -> None:
     larger = one_worker(1.0, 1.0)
     larger = larger.model_copy(update={"spec": larger.spec.model_copy(update={"global_batch": 256})})
-    total = summarise(validate_records([one_worker(1.0, 1.0), larger], calibrated))
+    total = summarise(validate_records([one_worker(1.0, 1.0), larger], calibrated).rows)
     assert total.rows == 2
     assert total.worst_error == pytest.approx(3, rel=1e-6)
     assert total.mean_error == pytest.approx(1.5, rel=1e-6)
@@ -147,3 +147,55 @@ def test_what_another_machine_measured_says_nothing_here(
     other = calibrated.calibration.model_copy(update={"machine": "another processor"})
     question = Question(hardware=calibrated.model_copy(update={"calibration": other}))
     assert self_check(question, stored(tmp_path / "runs.db", one_worker(0.5, 0.5))) is None
+
+
+OWN_WAY = """
+from torch import nn
+
+class OwnWay(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = nn.LSTM(32, 64, batch_first=True)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, numbers):
+        return self.head(self.core(numbers)[0][:, -1])
+
+def build():
+    return OwnWay()
+"""
+
+
+@pytest.mark.torch
+def test_a_model_of_the_users_is_validated_as_it_is_predicted(
+    make_record: Callable[..., Record], tmp_path: Path
+) -> None:
+    path = tmp_path / "own_way.py"
+    path.write_text(OWN_WAY)
+    fields = {"model": ModelFile.from_text(str(path)), "dataset": "synthetic", "input_shape": (50, 32), "classes": 10}
+    hardware = load_hardware("h200-nvlink")
+    assert hardware.calibration is not None
+    spec = complete(
+        RunSpec(strategy="torch-single", device="cuda", precision="bf16", global_batch=64, epochs=1, **fields)
+    )
+    record = make_record(spec=spec, epochs=epochs(1.0), environment={"cpu": hardware.calibration.machine})
+    asked = Question(hardware, **fields, precision="bf16", global_batches=(64,), strategies=("torch-single",))
+    (row,) = validate_records([record], hardware).rows
+    assert row.predicted.value == pytest.approx(asked.predictor.predict(spec).step_seconds.value)
+
+
+@pytest.mark.torch
+def test_what_cannot_be_predicted_is_named_with_its_reason(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    path = tmp_path / "gone.py"
+    path.write_text("import a_library_that_is_not_here\n\ndef build():\n    return None\n")
+    hardware = load_hardware("h200-nvlink")
+    assert hardware.calibration is not None
+    spec = RunSpec(
+        strategy="torch-single", device="cuda", workload="gone.py:build", model=ModelFile.from_text(str(path)),
+        dataset="mnist-5k", global_batch=64, epochs=1,
+    )  # fmt: skip
+    record = make_record(spec=spec, epochs=epochs(1.0), environment={"cpu": hardware.calibration.machine})
+    found = validate_records([record], hardware)
+    assert found.rows == []
+    ((name, reason),) = found.left_out.items()
+    assert name == "gone.py:build torch-single" and "a_library_that_is_not_here" in reason
