@@ -4,6 +4,7 @@ from importlib import import_module
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 def plain_network() -> nn.Module:
@@ -85,6 +86,72 @@ def gated_network() -> nn.Module:
             return mixed
 
     return nn.Sequential(nn.Linear(1024, 2048), *(Gated(2048) for _ in range(6)), nn.Linear(2048, 1000))
+
+
+def unet() -> nn.Module:
+    """A U-Net for images of 3x128x128 that gives ten scores: three halvings, joined again on the way up."""
+
+    def twice(inputs: int, outputs: int) -> nn.Sequential:
+        sizes = ((inputs, outputs), (outputs, outputs))
+        return nn.Sequential(
+            *(layer for a, b in sizes for layer in (nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(8, b), nn.SiLU()))
+        )
+
+    class UNet(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.Conv2d(3, 64, 3, padding=1)
+            self.down = nn.ModuleList([twice(64, 64), twice(64, 128), twice(128, 256)])
+            self.middle = twice(256, 512)
+            self.up = nn.ModuleList([twice(512 + 256, 256), twice(256 + 128, 128), twice(128 + 64, 64)])
+            self.head = nn.Linear(64, 10)
+
+        def forward(self, images: Tensor) -> Tensor:
+            x, kept = self.stem(images), []
+            for block in self.down:
+                x = block(x)
+                kept.append(x)
+                x = functional.avg_pool2d(x, 2)
+            x = self.middle(x)
+            for block, skipped in zip(self.up, reversed(kept), strict=True):
+                x = block(torch.cat([functional.interpolate(x, scale_factor=2.0), skipped], 1))
+            scores: Tensor = self.head(x.mean((2, 3)))
+            return scores
+
+    return UNet()
+
+
+def recurrent() -> nn.Module:
+    """A language model of two layers of an LSTM over 8,000 tokens."""
+
+    class Recurrent(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(8000, 1024)
+            self.core = nn.LSTM(1024, 1024, num_layers=2, batch_first=True)
+            self.head = nn.Linear(1024, 8000)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            scores: Tensor = self.head(self.core(self.embedding(tokens))[0])
+            return scores
+
+    return Recurrent()
+
+
+def two_gates() -> nn.Module:
+    """Five layers of two square products each over 6,144 numbers, one through a GELU, behind RMS norms."""
+
+    class Gates(nn.Module):  # type: ignore[misc]
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm, self.gate, self.up = nn.RMSNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+        def forward(self, x: Tensor) -> Tensor:
+            normed = self.norm(x)
+            mixed: Tensor = x + functional.gelu(self.gate(normed)) * self.up(normed)
+            return mixed
+
+    return nn.Sequential(nn.Linear(512, 6144), *(Gates(6144) for _ in range(5)), nn.Linear(6144, 100))
 
 
 def convnext() -> nn.Module:

@@ -104,6 +104,9 @@ CASES = (
     Case("resnet", 32, "tf32", fields=IMAGES), Case("vit", 64, "tf32", fields=IMAGES, held_out=True),
     Case("gpt", 8, options={"size": "350m"}, held_out=True), Case("gpt", 16, "tf32", options=GPT),
     Case("mnist-large", 512, "tf32", "graph"), Case("gpt", 32, options=PADDED),
+    Case("own:unet", 64, fields={"input_shape": (3, 128, 128), "classes": 10}, held_out=True),
+    Case("own:two_gates", 4096, "tf32", fields={"input_shape": (512,), "classes": 100}, held_out=True),
+    Case("own:recurrent", 32, fields={"input_shape": (256,), "classes": 8000, "dataset": "tokens"}),
     *(
         Case(f"own:{name}", batch, fields=IMAGES, held_out=True)
         for name, batch in (("convnext", 64), ("swin", 64), ("densenet", 64), ("vgg", 64), ("regnet", 96),
