@@ -100,17 +100,17 @@ def validate_records(
         if _comparable(record, hardware):
             groups.setdefault(record.key, []).append(record)
     predictors: dict[str, Predictor] = {}
-    found = Validation([], {})
+    validation = Validation([], {})
     for number, group in enumerate(groups.values(), 1):
         spec = group[0].spec
         tell(f"predicting configuration {number} of {len(groups)}: {spec.workload}")
         try:
             row = _row(group, hardware, predictors, basis)
         except UserError as error:
-            found.left_out[f"{spec.workload} {spec.strategy}"] = str(error)
+            validation.left_out[f"{spec.workload} {spec.strategy}"] = str(error)
         else:
-            found.rows.extend([row] if row is not None else [])
-    return found
+            validation.rows.extend([row] if row is not None else [])
+    return validation
 
 
 def _comparable(record: Record, hardware: Hardware) -> bool:
