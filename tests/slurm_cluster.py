@@ -96,8 +96,8 @@ class Cluster:
         return self.run("squeue", "--noheader", "--format=%i").stdout.split()
 
     def processes(self) -> list[int]:
-        """Processes of Paceline on all nodes."""
-        return [pid for name in self.network.names for pid in self.network.processes(name)]
+        """Processes of Paceline on all nodes and where its users are, requests for allocations among them."""
+        return [pid for name in (*self.network.names, "bridge") for pid in self.network.processes(name)]
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def running() -> Iterator[Cluster]:
 def cluster(running: Cluster) -> Iterator[Cluster]:
     yield running
     wait_until(lambda: running.jobs() == [], "no job is left")
-    wait_until(lambda: running.processes() == [], "no process is left on the nodes")
+    wait_until(lambda: running.processes() == [], "no process is left")
 
 
 @pytest.fixture

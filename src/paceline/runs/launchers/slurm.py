@@ -24,11 +24,13 @@ JOB_ID, NODES = "SLURM_JOB_ID", "SLURM_JOB_NODELIST"
 ALL_INTERFACES = "0.0.0.0"
 # Says what was allocated, and then holds it until the launcher closes its input.
 HOLD = f'echo "${JOB_ID} ${NODES}"; exec cat >/dev/null'
-# A request that waits for its turn is withdrawn when the launcher is killed: salloc itself would go on to wait.
+# A request that waits for its turn is withdrawn when the launcher is killed: salloc itself would go on to wait. By
+# SIGHUP, at which salloc stops waiting for what holds the allocation: any other signal ends the job first, and where
+# its holder ends at that moment too, salloc 22.05 asks for it for ever, at full speed.
 TIED = (
     "import os, signal, sys\n"
     "from paceline.runs.processes import die_with\n"
-    "die_with(int(sys.argv[1]), signal.SIGTERM)\n"
+    "die_with(int(sys.argv[1]), signal.SIGHUP)\n"
     "os.execvp(sys.argv[2], sys.argv[2:])\n"
 )
 # srun says there where it was started, which is where the launcher is.
