@@ -56,7 +56,8 @@ CASES = [
     ("llama", on("tensor=2,pipeline=2,context=2", "1f1b", soak=True, **EVERYTHING)),
     ("llama", on("shard=2,tensor=2,pipeline=2", V, soak=True, **EVERYTHING)),
     # Where an embedding's vectors go straight into a compiled block, its gradient gets lost unless they have arrived.
-    ("llama", on("shard=2,tensor=2", **COMPILED, **EVERYTHING)),
+    ("llama", on("tensor=2", **COMPILED, **EVERYTHING)),
+    ("llama", on("shard=2,tensor=2", soak=True, **COMPILED, **EVERYTHING)),
     ("llama", on("tensor=2", soak=True, **COMPILED, recompute="selective")),
     ("llama", on("shard=2,tensor=2", soak=True, **COMPILED)),
     ("llama", on("shard=2", soak=True, **COMPILED, recompute="full")),

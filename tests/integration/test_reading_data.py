@@ -272,18 +272,25 @@ def build():
 """
 
 
+def keras_losses(folder: Tool, name: str, text: str) -> list[tuple[float | None, ...]]:
+    folder.write(f"{name}.py", text)
+    run(folder, name, "--strategy", "tf-mirrored", "--workers", "2", *BATCH)
+    return losses(folder.records(f"{name}.db"))
+
+
 @pytest.mark.tensorflow
-def test_tensorflow_reads_samples_as_it_takes_arrays_and_its_own_data_sets(folder: Tool) -> None:
+@pytest.mark.parametrize("text", [KERAS_NAMED, pytest.param(KERAS_SAMPLES, marks=pytest.mark.soak)], ids=["named", ""])
+def test_tensorflow_reads_samples_as_it_takes_arrays(folder: Tool, text: str) -> None:
     pytest.importorskip("keras", reason="Keras is not installed")
-    folder.write("keras_memory.py", KERAS + "\ndef data():\n    return arrays()\n")
-    folder.write("keras_samples.py", KERAS_SAMPLES)
-    folder.write("keras_stream.py", KERAS_STREAM)
-    folder.write("keras_named.py", KERAS_NAMED)
-    for name in ("keras_memory", "keras_samples", "keras_stream", "keras_named"):
-        run(folder, name, "--strategy", "tf-mirrored", "--workers", "2", *BATCH)
-    (arrays,), *read = (losses(folder.records(f"keras_{name}.db")) for name in ("memory", "samples", "named"))
-    for (samples,) in read:
-        assert samples == pytest.approx(arrays, rel=1e-4)
+    (arrays,) = keras_losses(folder, "keras_memory", KERAS + "\ndef data():\n    return arrays()\n")
+    (samples,) = keras_losses(folder, "keras_samples", text)
+    assert samples == pytest.approx(arrays, rel=1e-4)
+
+
+@pytest.mark.tensorflow
+def test_tensorflow_reads_its_own_data_sets(folder: Tool) -> None:
+    pytest.importorskip("keras", reason="Keras is not installed")
+    keras_losses(folder, "keras_stream", KERAS_STREAM)
     (stream,) = folder.records("keras_stream.db")
     assert "order_of_its_own" in {finding.code for finding in stream.findings} and stream.epochs[0].samples == 256
 
