@@ -6,6 +6,7 @@ pytest.importorskip("torch")
 
 from paceline.predict.question import Question
 from paceline.spec import ModelFile
+from paceline.strategies import strategy
 from paceline.systems.files import load_hardware
 
 # Its numbers may not be made; 32 GB of them would not fit here either.
@@ -64,3 +65,13 @@ def test_fsdp_asks_for_blocks_and_not_for_each_layer_in_them(question: Question)
     prediction = question.predictor.predict(spec)
     assert prediction.fits and prediction.memory.method == "traced"
     assert "host" not in prediction.source and 0.3 < prediction.utilisation < 0.9
+
+
+def test_layers_are_split_as_their_names_say(question: Question) -> None:
+    (spec,) = question.specs("torch-mesh", {"layout": "tensor=8"})
+    assert question.user_model_facts is not None and question.user_model_facts.why_not_cut("plan") is None
+    (group,) = strategy("torch-mesh").footprint(spec, question.facts).groups
+    split = 15 * (2 * 8192 * 32768 + 32768)
+    assert group.parameter_bytes == 4 * (question.facts.parameters - split + split // 8)
+    prediction = question.predictor.predict(spec)
+    assert prediction.memory.method == "traced" and 0.3 < prediction.utilisation < 0.9

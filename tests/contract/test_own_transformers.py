@@ -101,6 +101,29 @@ def test_a_record_says_what_was_split_and_workers_hold_a_part(trained: Any) -> N
         assert rank.details["replicated_drift"] == 0.0
 
 
+SPLIT = [
+    on("hf_llama", soak=False, strategy="torch-mesh", layout="tensor=2", recompute="full"),
+    *(on(model, strategy="torch-tensor") for model in (*STYLES, "tied", "per_head_norm")),
+    *(on(model, strategy="torch-mesh", layout="tensor=2") for model in (*STYLES, "tied", "per_head_norm")),
+    *(on(model, strategy="torch-mesh", layout="tensor=2", recompute="full") for model in ("nanogpt", "per_head_norm")),
+    on("nanogpt", strategy="torch-mesh", layout="tensor=2", recompute="full", accumulation=2),
+]
+
+
+@pytest.mark.parametrize(("model", "fields"), SPLIT)
+def test_a_split_model_sends_and_holds_what_its_footprint_says(
+    model: str, fields: dict[str, Any], trained: Any
+) -> None:
+    spec = spec_of(model, **fields, instrumented=True)
+    facts = probe(spec).model
+    assert facts is not None
+    (group,) = strategy(spec.strategy).footprint(spec, facts).groups
+    record = trained.again(spec).record
+    sent = sum(message.sent_bytes * message.count for message in group.messages)
+    assert [part.sent_bytes for part in record.breakdown] == [sent, sent]
+    assert [rank.details["held_bytes"]["parameters"] for rank in record.ranks] == [group.parameter_bytes] * 2
+
+
 def test_a_record_says_which_blocks_a_stage_has(trained: Any) -> None:
     record = trained.again(spec_of("timm_vit", strategy="torch-pipeline")).record
     assert [rank.details["layers"] for rank in record.ranks] == [["blocks.0", "blocks.1"], ["blocks.2", "blocks.3"]]

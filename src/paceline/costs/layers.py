@@ -19,6 +19,8 @@ Splits = Mapping[LayerSplit, Mapping[str, ArraySplit]]
 
 DENSE_SPLITS: Splits = {"columns": {"kernel": "columns", "bias": "columns"}, "rows": {"kernel": "rows"}}
 CONVOLUTION_SPLITS: Splits = {"channels": {"kernel": "columns", "bias": "columns"}}
+# Of a layer that is split in one way: by columns beside others that take the same input, or by rows after them.
+PAIRED_SPLITS: Mapping[str, Splits] = {way: {way: arrays} for way, arrays in DENSE_SPLITS.items()}
 _USUAL_SPLITS: Mapping[str, Splits] = {"dense": DENSE_SPLITS, "convolution": CONVOLUTION_SPLITS}
 
 Arrays = tuple[tuple[str, tuple[int, ...]], ...]
@@ -100,6 +102,11 @@ class LayerFacts:
             parameters=self.parameters + self.frozen_parameters,
             tensors=self.tensors + len(self.frozen_arrays),
         )
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether it is split by columns beside others that take the same input, as queries, keys and values are."""
+        return self.splits.keys() == {"columns"}
 
     @property
     def kept(self) -> int:

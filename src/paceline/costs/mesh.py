@@ -48,7 +48,7 @@ from paceline.costs.messages import (
 )
 from paceline.costs.precision import cast_numbers, compute_width, parameter_width, reduction_width
 from paceline.costs.recompute import activation_bytes, recomputes_around, step_flops
-from paceline.costs.splits import tensor_messages
+from paceline.costs.splits import made_again, tensor_messages
 from paceline.costs.torch import Array
 from paceline.spec import RunSpec
 
@@ -188,7 +188,9 @@ def _between_split_layers(spec: RunSpec, plan: MeshPlan, place: Place) -> list[M
     if plan.layout.tensor == 1 or plan.layout.pipeline > 1 or is_causal_transformer(place.whole):
         return _layer_by_layer(_between_parts, spec, plan, place)
     splits = plan.splits(place.whole)
-    messages = tensor_messages(spec, splits, plan.layout.tensor, plan.microbatch, width=compute_width(spec))
+    messages = list(tensor_messages(spec, splits, plan.layout.tensor, plan.microbatch, width=compute_width(spec)))
+    if spec.recompute == "full":
+        messages += made_again(splits, messages, around=recomputes_around(spec, plan.layout.tensor))
     return [replace(message, count=message.count * plan.passes) for message in messages]
 
 

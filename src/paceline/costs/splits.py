@@ -11,7 +11,7 @@ from functools import partial
 
 from paceline.costs.cuts import FactsOf
 from paceline.costs.footprint import FLOAT_BYTES, Footprint, ModelFacts, trainer
-from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit
+from paceline.costs.layers import ArraySplit, LayerFacts, LayerSplit, Splits
 from paceline.costs.messages import Message, Phase, all_gather, all_reduce, during, scattered_reduction
 from paceline.costs.precision import Numbers, parameter_width, reduction_width
 from paceline.spec import RunSpec, Scalar
@@ -74,14 +74,28 @@ def split_layers(model: ModelFacts, ways: int, split_convolutions: bool) -> tupl
     """Each layer's part, as far as sizes divide; what does not divide stays whole on every worker."""
     splits: list[Split] = []
     elements, is_split, trained = model.input_elements, False, False
+    # What the last layer gave that left its output whole: layers side by side all take that.
+    whole_elements = elements
     for index, layer in enumerate(model.layers):
         following = next((after for after in model.layers[index + 1 :] if after.arrays), None)
+        if layer.side_by_side:
+            elements, is_split = whole_elements, False
         part = _part(layer, ways, is_split, following, split_convolutions)
         ends_here = following is None and part in ("columns", "channels")
         leaves_split = is_split if layer.kind == "shape" else part in ("columns", "channels") and not ends_here
+        if is_split and part == "whole" and _is_within_pair(layer, model.layers[index + 1 :]):
+            # Norms of single heads, say, take and give what a worker has of them.
+            is_split, leaves_split = False, True
         splits.append(Split(layer, elements, part, is_split, leaves_split, ends_here, trained))
         elements, is_split, trained = layer.output_elements, leaves_split, trained or layer.parameters > 0
+        whole_elements = whole_elements if leaves_split else elements
     return tuple(splits)
+
+
+def _is_within_pair(layer: LayerFacts, after: Sequence[LayerFacts]) -> bool:
+    """Whether a layer that is not split stands between layers side by side and the one by rows that goes with them."""
+    pair: Splits = next((following.splits for following in after if len(following.splits) == 1), {})
+    return not layer.splits and layer.kind != "shape" and pair.keys() == {"rows"}
 
 
 def _part(
@@ -97,7 +111,7 @@ def _part(
     if "rows" in layer.splits and is_split:
         return "rows"
     # Columns pay when rows follow, which need no exchange in between, or at the end, where little is put together.
-    pays = following is None or "rows" in following.splits
+    pays = layer.side_by_side or following is None or "rows" in following.splits
     if "columns" in layer.splits and pays and _divides(layer, "columns", ways):
         return "columns"
     return "whole"
@@ -213,7 +227,29 @@ def tensor_messages(
             back = partial(scatter, spec) if split.gathers_input else all_reduce
             messages += during(back(f"gradient of {name}'s input", input_bytes, ways), "backward")
         if split.part == "rows":
-            messages += during(all_reduce(f"output of {name}", output_bytes, ways), "forward")
+            messages += during(all_reduce(_sum_of(name), output_bytes, ways), "forward")
         if split.gathers_output:
             messages += during(all_gather(f"output of {name}", output_bytes, ways), "forward")
     return tuple(messages)
+
+
+def made_again(splits: Sequence[Split], messages: Sequence[Message], around: bool) -> list[Message]:
+    """Sums of a forward pass that are made once more where each block of a user's model is computed again.
+
+    The backward pass needs nothing that comes after a block's last sum, which is made again only from `around` it.
+    """
+    rows = [split.layer.name for split in splits if split.part == "rows"]
+    last_of_blocks = {_block_of(name): name for name in rows}.values()
+    again = {_sum_of(name) for name in rows if _block_of(name) and (around or name not in last_of_blocks)}
+    return [replace(message, phase="backward") for message in messages if message.name in again]
+
+
+def _sum_of(name: str) -> str:
+    return f"output of {name}"
+
+
+def _block_of(name: str) -> str:
+    """`layers.3` of `layers.3.mlp.down`: what lists of modules number their blocks by; empty outside of them."""
+    words = name.split(".")
+    number = next((place for place, word in enumerate(words) if word.isdecimal()), None)
+    return ".".join(words[: number + 1]) if number is not None else ""

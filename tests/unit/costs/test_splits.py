@@ -6,6 +6,7 @@ import pytest
 
 from paceline.contract.context import spec_facts
 from paceline.costs.footprint import ModelFacts
+from paceline.costs.layers import PAIRED_SPLITS, LayerFacts
 from paceline.costs.splits import split_layers, tensor_messages, worker_model
 from paceline.plan import complete
 from paceline.spec import RunSpec
@@ -84,3 +85,35 @@ def test_the_same_parts_cost_the_same_as_a_layout() -> None:
     expected = strategy("torch-tensor").footprint(single, facts)
     assert found.sent_bytes == expected.sent_bytes
     assert found.groups[0].parameter_bytes == expected.groups[0].parameter_bytes
+
+
+def dense(name: str, inputs: int, outputs: int, style: str) -> LayerFacts:
+    size = inputs * outputs
+    arrays = (("kernel", (inputs, outputs)),)
+    return LayerFacts(name, size, 2 * size, outputs, 1, arrays, kind="dense", splits=PAIRED_SPLITS.get(style, {}))
+
+
+# Attention of 8 features with four heads of queries, two of keys and values, and a norm of single heads.
+ATTENTION = ModelFacts(
+    (
+        LayerFacts("norm", 8, 8, 8, 1, (("weight", (8,)),), splits={}),
+        dense("q", 8, 8, "columns"),
+        dense("k", 8, 4, "columns"),
+        dense("v", 8, 4, "columns"),
+        LayerFacts("q_norm", 2, 8, 8, 1, (("weight", (2,)),), splits={}),
+        dense("o", 8, 8, "rows"),
+        dense("head", 8, 6, "whole"),
+    ),
+    8,
+)
+
+
+def test_layers_side_by_side_take_the_same_input_and_what_is_between_a_pair_stays_apart() -> None:
+    splits = split_layers(ATTENTION, 2, True)
+    assert [split.part for split in splits] == ["whole", *["columns"] * 3, "whole", "rows", "whole"]
+    assert not any(split.gathers_input or split.gathers_output for split in splits)
+    back = {message.name: message.payload_bytes for message in tensor_messages(SPEC, splits, 2, 1)}
+    assert back == {"gradient of q's input": 32, "gradient of k's input": 32, "gradient of v's input": 32,
+                    "output of o": 32}  # fmt: skip
+    held = {layer.name: layer.parameters for layer in worker_model(splits, 2).layers}
+    assert held == {"norm": 8, "q": 32, "k": 16, "v": 16, "q_norm": 2, "o": 32, "head": 48}

@@ -5,6 +5,7 @@ It runs on the meta device, so that it can be of any size; one whose code looks 
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,22 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.costs.footprint import FLOAT_BYTES
-from paceline.costs.layers import Arrays, LayerFacts, LayerKind
+from paceline.costs.layers import PAIRED_SPLITS, Arrays, LayerFacts, LayerKind
 from paceline.data.tree import Tree, call, leaves, length, map_tree
 from paceline.frameworks.torch.trace.build import without_numbers
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def is_dense(layer: nn.Module) -> bool:
+    """Whether the layer is an `nn.Linear` or a `Conv1D`."""
+    return isinstance(layer, nn.Linear) or is_transposed(layer)
+
+
+def is_transposed(layer: nn.Module) -> bool:
+    """Whether its kernel has inputs before outputs."""
+    weight = getattr(layer, "weight", None)
+    return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "nf", None), int) and weight is not None
 
 
 class _Collector:
@@ -93,6 +105,11 @@ def module_facts(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
         return _run(module, inputs)
 
 
+def split_as(layers: tuple[LayerFacts, ...], styles: Mapping[str, str]) -> tuple[LayerFacts, ...]:
+    """The same layers, of which only those named can be split, each by columns or by rows."""
+    return tuple(replace(layer, splits=PAIRED_SPLITS.get(styles.get(layer.name, "whole"), {})) for layer in layers)
+
+
 def _run(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
     collector, hooks = _Collector(length(inputs), [*leaves(inputs), *module.parameters()]), []
     for name, child in module.named_modules():
@@ -115,7 +132,7 @@ def _run(module: nn.Module, inputs: Tree) -> tuple[LayerFacts, ...]:
 
 
 def _kind(module: nn.Module) -> LayerKind:
-    if isinstance(module, nn.Linear):
+    if is_dense(module):
         return "dense"
     return "convolution" if isinstance(module, nn.modules.conv._ConvNd) else "other"
 
@@ -132,8 +149,8 @@ def _arrays(module: nn.Module, counted: set[int]) -> tuple[Arrays, Arrays]:
             continue
         counted.add(id(parameter))
         arrays, shape = trained if parameter.requires_grad else frozen, tuple(parameter.shape)
-        if name == "weight" and isinstance(module, nn.Linear):
-            arrays.append(("kernel", (shape[1], shape[0])))
+        if name == "weight" and is_dense(module):
+            arrays.append(("kernel", shape if is_transposed(module) else (shape[1], shape[0])))
         elif name == "weight" and isinstance(module, CONVOLUTIONS):
             arrays.append(("kernel", (*shape[2:], shape[1], shape[0])))
         else:

@@ -15,7 +15,7 @@ from paceline.frameworks.torch.equality.batch_norm import batch_norms
 from paceline.frameworks.torch.equality.look import drawing_facts, weighs_samples
 from paceline.frameworks.torch.evaluation import TestPart, evaluate, loss_function, usual_loss
 from paceline.frameworks.torch.found_blocks import find_blocks
-from paceline.frameworks.torch.module_facts import module_facts
+from paceline.frameworks.torch.module_facts import module_facts, split_as
 from paceline.frameworks.torch.outline import is_outline
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.trace.build import without_numbers
@@ -60,11 +60,14 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
     if is_bare:
         several = map_tree(lambda tensor: tensor.to("meta"), several)
     reasons = dict.fromkeys(functions, f"it {form}" if form is not None else "it has no list of like blocks")
+    styles = _declared_styles(context, module)
     if blocks is not None and not sequential and form is None:
-        reasons = _why_not_automatic(module, several, cuts)
+        reasons, guessed = _automatic_cuts(module, several, cuts)
+        styles |= guessed
+    layers = module_facts(module, inputs)
     return UserModelFacts(
         "torch", parameters, context.data.train_samples, sequential, cuts,
-        layers=module_facts(module, inputs), input_elements=sample_elements(inputs),
+        layers=split_as(layers, styles) if styles else layers, input_elements=sample_elements(inputs),
         blocks=blocks.text if blocks else None,
         automatic_cuts=() if sequential else tuple(name for name in functions if name not in (*cuts, *reasons)),
         no_automatic_cuts={} if sequential else reasons, form=form, structure="",
@@ -81,19 +84,32 @@ def form_of(inputs: Tree, outputs: Any) -> str | None:
     return f"takes {describe(inputs)} and returns {_output_text(outputs)}"
 
 
-def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]) -> dict[str, str]:
-    """Why Paceline cannot cut or split the model by itself; empty where it can."""
+def _declared_styles(context: Context, module: nn.Module) -> dict[str, str]:
+    """How the file says that layers are split; what is wrong with that is told by runs that split them."""
+    plan = context.user_model.plan if context.user_model is not None else None
+    try:
+        styles = call_user_code("plan(model)", plan, module) if plan is not None else None
+    except ModelError:
+        return {}
+    return {str(name): str(style) for name, style in styles.items()} if isinstance(styles, dict) else {}
+
+
+def _automatic_cuts(
+    module: nn.Module, inputs: torch.Tensor, cuts: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Why Paceline cannot cut or split the model by itself, empty where it can; and how it would split each layer."""
     # They import what only models with blocks need.
     from paceline.frameworks.torch.pipeline.follow import CannotCutError
     from paceline.frameworks.torch.pipeline.found import chain_of, found_stages
     from paceline.frameworks.torch.tensor.guess import CannotGuessError, guess_plan
 
-    reasons = {}
+    reasons: dict[str, str] = {}
+    styles: dict[str, str] = {}
     module.zero_grad(set_to_none=True)
     module.eval()
     finders: dict[str, Callable[[], object]] = {
         "stages": lambda: found_stages(module, chain_of(module, inputs), FEWEST_PARTS, inputs),
-        "plan": lambda: guess_plan(module, inputs, FEWEST_PARTS),
+        "plan": lambda: styles.update(guess_plan(module, inputs, FEWEST_PARTS).styles),
     }
     for name, find in finders.items():
         try:
@@ -106,7 +122,7 @@ def _why_not_automatic(module: nn.Module, inputs: torch.Tensor, cuts: tuple[str,
                 raise
             reasons[name] = f"it is too large to be tried with numbers, and without them: {error}"
     module.train()
-    return reasons
+    return reasons, styles
 
 
 def _pass_through(context: Context, module: nn.Module, inputs: Tree, targets: Tree) -> tuple[Any, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Dense layers as they are split: `nn.Linear`, and the `Conv1D` of Hugging Face, whose kernel lies the other way."""
+"""Dense layers as they are split, by columns or by rows."""
 
 from typing import Any
 
@@ -8,18 +8,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from paceline.frameworks.torch.module_facts import is_transposed
+
 STYLES = {"columns": ColwiseParallel, "rows": RowwiseParallel}
-
-
-def is_dense(layer: nn.Module) -> bool:
-    """Whether the layer is an `nn.Linear` or a `Conv1D`."""
-    return isinstance(layer, nn.Linear) or is_transposed(layer)
-
-
-def is_transposed(layer: nn.Module) -> bool:
-    """Whether its kernel has inputs before outputs."""
-    weight = getattr(layer, "weight", None)
-    return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "nf", None), int) and weight is not None
 
 
 def output_dimension(layer: nn.Module, parameter: Tensor) -> int:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.frameworks.torch.found_blocks import find_blocks
-from paceline.frameworks.torch.tensor.dense import is_dense
+from paceline.frameworks.torch.module_facts import is_dense
+from paceline.frameworks.torch.outline import is_outline
 from paceline.frameworks.torch.tensor.pairs import SplitPair
 from paceline.frameworks.torch.tensor.trial import works
 
@@ -58,7 +59,10 @@ class Guess:
 
 
 def guess_plan(module: nn.Module, inputs: Tensor, ways: int) -> Guess:
-    """A plan that was tried for so many workers; raises `CannotGuessError`."""
+    """A plan that was tried for so many workers; raises `CannotGuessError`.
+
+    Of a model without numbers nothing can be tried, and names alone say how layers would be split.
+    """
     blocks = find_blocks(module)
     if blocks is None:
         raise CannotGuessError("it has no list of like blocks")
@@ -134,6 +138,8 @@ def _working_split(module: nn.Module, pair: SplitPair, call: tuple[Any, Any] | N
     owner = module.get_submodule(pair.owner)
     if call is None:
         return None
+    if is_outline(module):
+        return pair
     return next((way for way in _ways_to_split(owner, pair, ways) if works(owner, way, *call, ways)), None)
 
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from paceline.frameworks.torch.tensor.dense import is_transposed, keep_columns
+from paceline.frameworks.torch.module_facts import is_transposed
+from paceline.frameworks.torch.tensor.dense import keep_columns
 from paceline.frameworks.torch.tensor.pairs import SplitPair, tell_owner
 
 # Of single precision: the parts add up in another order than the whole.

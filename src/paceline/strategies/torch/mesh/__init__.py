@@ -47,10 +47,11 @@ def plan_of(spec: RunSpec) -> MeshPlan:
 
 def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     """Each rank's part of the model, and what the ranks of each dimension exchange."""
-    if spec.model is not None and plan_of(spec).layout.tensor > 1:
+    layout = plan_of(spec).layout
+    if spec.model is not None and layout.tensor > 1 and layout.pipeline > 1:
         raise SpecError(
-            f"what {spec.model.label} costs with its layers split by torch-mesh is not known; "
-            f"ask for a layout without tensor, or for torch-tensor"
+            f"what {spec.model.label} costs with the layers of its stages split is not known; "
+            f"ask for a layout without tensor, or without pipeline"
         )
     if model.unfrozen is not model:
         raise SpecError(
