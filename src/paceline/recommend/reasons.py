@@ -16,7 +16,7 @@ from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
-from paceline.recommend.learning_rate import anchor_of, learning_rate_sentence
+from paceline.recommend.learning_rate import learning_rate_advice
 from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
@@ -213,8 +213,7 @@ def _samples_needed(answer: Answer, pick: Candidate) -> Iterator[str]:
                 f"With this batch such runs take about {steps:,.0f} steps to {critical.searched.target}: "
                 f"{format_seconds(seconds)} at this pace, if the optimizer and its rate are as good as theirs."
             )
-    anchor = anchor_of(answer.question, critical, batch)
-    if (rule := learning_rate_sentence(pick.spec.optimizer, batch, anchor)) is not None:
+    if (rule := learning_rate_advice(pick.spec, answer.question, critical)) is not None:
         yield rule
 
 

@@ -1,13 +1,22 @@
 """The learning rate of a recommended batch, and the critical batch that stored runs tell."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.analysis.batches.critical import CriticalBatch, critical_batch_of
 from paceline.analysis.rows import summarise
 from paceline.predict.question import Question
 from paceline.recipe import Optimizer
-from paceline.recommend.learning_rate import Anchor, anchor_of, learning_rate_sentence, scaled
-from paceline.spec import RunSpec
+from paceline.recommend.learning_rate import (
+    Anchor,
+    anchor_of,
+    learning_rate_advice,
+    learning_rate_sentence,
+    scaled,
+    with_its_learning_rate,
+)
+from paceline.spec import ModelFile, RunSpec
 from paceline.systems.files import load_hardware
 from unit.analysis.test_regimes import record
 from unit.figures import example_records
@@ -125,3 +134,17 @@ def test_searches_on_the_data_and_with_the_optimizer_in_question_count_before_ot
 def test_the_advice_tries_batches_around_the_critical_one_where_nobody_names_one() -> None:
     assert CriticalBatch(100).batches_around == (32, 64, 128, 256, 512)
     assert CriticalBatch(3).batches_around == (8, 16)
+
+
+def test_the_rate_of_the_users_own_optimizer_is_left_to_the_user(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def build(): ...\n\n\ndef optimizer(parameters): ...\n")
+    spec = QUESTION.model_copy(update={"model": ModelFile.from_text(str(file)), "global_batch": 1024})
+    said = learning_rate_advice(spec, asked(), None)
+    assert said is not None and said.startswith(
+        "Learning rate: that of optimizer() in mine.py, which is taken as it is"
+    )
+    assert with_its_learning_rate(spec, asked(), None, 10, 5) == spec
+    file.write_text("def build(): ...\n")
+    assert with_its_learning_rate(spec, asked(), None, 10, 5).optimizer.lr == 0.002
+    assert "0.002" in str(learning_rate_advice(spec, asked(), None))
