@@ -47,9 +47,9 @@ def test_known_regimes_are_within_the_interval_of_noisy_curves(least: float, cri
 @pytest.mark.parametrize(
     ("batches", "seeds"), [(BATCHES[::2][:4], 1), (BATCHES[::2], 2), (BATCHES, 3)], ids=["tiny", "small", "full"]
 )
-def test_nine_of_ten_intervals_hold_the_critical_batch(batches: list[float], seeds: int) -> None:
+def test_nine_of_ten_intervals_hold_the_critical_batch_and_the_steps(batches: list[float], seeds: int) -> None:
     """Also where the seeds of a batch share an error, as from the learning rate that was chosen for it."""
-    random, held, trials = np.random.default_rng(7), 0, 200
+    random, held, steps_held, trials = np.random.default_rng(7), 0, 0, 200
     for _ in range(trials):
         points = []
         for batch in batches:
@@ -60,7 +60,11 @@ def test_nine_of_ten_intervals_hold_the_critical_batch(batches: list[float], see
         regimes = fit_regimes(points)
         assert regimes is not None
         held += (regimes.critical_batch.low or 0) <= 100 <= (regimes.critical_batch.high or np.inf)
+        steps = regimes.steps_interval(64)
+        assert steps.low is not None and steps.high is not None and steps.low < steps.value < steps.high
+        steps_held += steps.low <= 50 * (1 + 100 / 64) <= steps.high
     assert 0.84 < held / trials < 0.96
+    assert 0.84 < steps_held / trials < 0.96
 
 
 def test_intervals_of_noisier_curves_are_wider() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
-from paceline.analysis.batches.regimes import BatchSearch, batch_searches
+from paceline.analysis.batches.regimes import BatchSearch, Regimes, batch_searches
 from paceline.analysis.labels import data_name
 from paceline.analysis.rows import Row
 from paceline.recipe import Optimizer
@@ -20,12 +20,12 @@ LEAST_BATCH = 8
 
 @dataclass(frozen=True)
 class SearchedSteps:
-    """What a search for a target came to: its fewest steps, and the best learning rate of each batch."""
+    """What a search for a target came to: its fitted curve, and the best learning rate of each batch."""
 
     target: str
     data: str
     optimizer: Optimizer
-    least_steps: float
+    regimes: Regimes
     # Batches with the learning rates that took them to the target in the fewest steps.
     rates: tuple[tuple[int, float], ...]
 
@@ -87,7 +87,7 @@ def _of_search(spec: RunSpec, search: BatchSearch) -> CriticalBatch:
     fitted, run = search.regimes.critical_batch, search.rows[0].spec
     rates = tuple((outcome.batch, outcome.lr) for outcome in search.outcomes)
     source = f"from {format_count(len(search.rows), 'stored run')} that looked for {search.target}{_unlike(spec, run)}"
-    searched = SearchedSteps(search.target, data_name(run), run.optimizer, search.regimes.least_steps, rates)
+    searched = SearchedSteps(search.target, data_name(run), run.optimizer, search.regimes, rates)
     return CriticalBatch(fitted.value, fitted.low, fitted.high, source, searched)
 
 
