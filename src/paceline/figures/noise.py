@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import altair
 
-from paceline.analysis.batches.regimes import BatchSearch, batch_searches
+from paceline.analysis.batches.agreement import compare_with_noise, searches_with_noise
+from paceline.analysis.batches.regimes import BatchSearch
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.figures.base import INK, PANEL_HEIGHT, PANEL_WIDTH, SOFT, Drawing, Figure, Value, colours, compose_chart
@@ -12,21 +13,19 @@ from paceline.figures.base import INK, PANEL_HEIGHT, PANEL_WIDTH, SOFT, Drawing,
 AXIS = "noise scale, samples"
 # Intervals without an upper end are drawn to this many times the largest number.
 OPEN_END = 1.5
-# What a search must share with a run that measured the noise to be drawn beside it.
-ALIKE = ("workload", "model", "options", "dataset")
 
 
 def applies(rows: Sequence[Row]) -> list[Row]:
     """Runs in which at least one epoch could tell the noise scale."""
-    return [row for row in rows if any(noise.scale is not None for noise in row.noise)]
+    return [row for row in rows if row.noise]
 
 
 def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     """A line per configuration with the interval of each epoch, over the critical batches of searches alike."""
     measured = applies(rows)
-    searches = _searches_alike(rows, measured)
+    searches = searches_with_noise(rows)
     varying = varying_fields(measured)
-    known = [noise for row in measured for noise in row.noise if noise.scale is not None]
+    known = [noise for row in measured for _, noise in row.noise]
     top = OPEN_END * max(end for noise in known for end in (noise.scale, noise.high) if end is not None)
     values: list[Value] = [
         {
@@ -35,8 +34,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
             "end": "known" if noise.high else "open",
         }
         for row in measured
-        for number, noise in enumerate(row.noise, start=1)
-        if noise.scale is not None
+        for number, noise in row.noise
     ]  # fmt: skip
     names = list(dict.fromkeys(value["series"] for value in values))
     scale = altair.Scale(type="log", nice=True)
@@ -68,17 +66,8 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     ]
     if searches:
         how.append("Dashes: the critical batch that a search for a target found, over all training; band: its interval")
+        how += [said.rstrip(".") for search in searches if (said := compare_with_noise(search, rows)) is not None]
     return compose_chart(Drawing([panel]), measured, "Gradient noise scale over training", how)
-
-
-def _searches_alike(rows: Sequence[Row], measured: Sequence[Row]) -> list[BatchSearch]:
-    """Searches whose regimes are known, of models and data whose noise was measured."""
-    known = [[getattr(row.spec, name) for name in ALIKE] for row in measured]
-    return [
-        search
-        for search in batch_searches(rows)
-        if search.regimes is not None and [getattr(search.rows[0].spec, name) for name in ALIKE] in known
-    ]
 
 
 def _critical_batch(search: BatchSearch, top: float, scale: altair.Scale) -> list[altair.Chart]:

@@ -72,11 +72,11 @@ def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | Non
     if searches:
         return _of_search(spec, max(searches, key=lambda search: (*_likeness(spec, search.rows[0].spec),
                                                                   len(search.outcomes))))  # fmt: skip
-    measured = [row for row in alike if any(noise.scale is not None for noise in row.noise)]
+    measured = [row for row in alike if row.noise]
     if not measured:
         return None
-    longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for noise in row.noise)))
-    epoch, noise = max((number, noise) for number, noise in enumerate(longest.noise, 1) if noise.scale is not None)
+    longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for _, noise in row.noise)))
+    epoch, noise = longest.noise[-1]
     where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {epoch}{_unlike(spec, longest.spec)}"
     assert noise.scale is not None
     return CriticalBatch(noise.scale, noise.low, noise.high, f"the noise scale of gradients in a stored run ({where})")
