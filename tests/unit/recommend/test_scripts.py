@@ -359,12 +359,15 @@ def test_a_layer_that_a_script_cannot_write_is_refused_in_words(name: str, monke
 
 def test_the_recipe_stands_in_the_script_of_every_framework(texts: dict[tuple[str, str], str]) -> None:
     for name in ("torch-ddp", "tf-mirrored", "jax-data"):
-        words = " ".join((ast.get_docstring(ast.parse(texts[name, "cosine"])) or "").split())
-        assert "adamw at rate 0.001, weight decay 0.01, schedule cosine to 0.1, 5 warm-up steps" in words
+        told = {
+            run: " ".join((ast.get_docstring(ast.parse(texts[name, run])) or "").split())
+            for run in ("cosine", "adamw", "matrices")
+        }
+        assert "adamw at rate 0.001, weight decay 0.01, schedule cosine to 0.1, 5 warm-up steps" in told["cosine"]
         assert "total = EPOCHS * (len(targets) // batch)" in texts[name, "cosine"]
         assert "factor = 0.1 + 0.45 * (1 + math.cos(math.pi * part))" in texts[name, "cosine"]
-        assert "schedule step (0.1 every 4 steps)" in texts[name, "adamw"]
-        assert "weight decay 0.1 of matrices" in texts[name, "matrices"]
+        assert "schedule step (0.1 every 4 steps)" in told["adamw"]
+        assert "weight decay 0.1 of matrices" in told["matrices"]
         assert "factor" not in texts[name, "own"] and "factor" not in texts[name, "matrices"]
 
 
