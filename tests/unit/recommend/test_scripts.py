@@ -43,6 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": {"name": "adamw", "weight_decay": 0.0, "schedule": "step", "step_every": 4}},
     "cosine": {"epochs": 3, "optimizer": {"name": "adamw", "schedule": "cosine", "final_lr": 0.1, "warmup_steps": 5}},
     "warm": {"optimizer": {"name": "sgd", "lr": 0.1, "warmup_steps": 100}},
+    "warm-momentum": {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "warmup_steps": 100}},
     "matrices": {"optimizer": {"name": "adamw", "weight_decay": 0.1, "weight_decay_on": "matrices"}},
     "sgd-matrices": {"optimizer": {"name": "sgd", "weight_decay": 0.1, "weight_decay_on": "matrices"}},
     "bf16": {"precision": "bf16"},

@@ -85,5 +85,6 @@ def optimizer_text(settings: Optimizer) -> str:
         options += ["initial_accumulator_value=0.0", f"epsilon={settings.eps!r}"]
     elif settings.momentum:
         options += [f"momentum={settings.momentum!r}"]
-    kind = {"adam": "Adam", "adamw": "AdamW", "sgd": "keras.optimizers.SGD", "adagrad": "Adagrad"}[settings.name]
+    sgd = "Sgd" if settings.momentum and settings.scheduled else "keras.optimizers.SGD"
+    kind = {"adam": "Adam", "adamw": "AdamW", "sgd": sgd, "adagrad": "Adagrad"}[settings.name]
     return call(f"return {kind}(", options, indent=4)
