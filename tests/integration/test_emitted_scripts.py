@@ -58,7 +58,7 @@ DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
 WARMED_UP = {**DECAYING, "warmup_steps": 5}
 # What other words of a script depend on, several at a time.
 SCHEDULED = {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2}
-IN_STEPS = {"lr": 0.05, "weight_decay": 0.5, "weight_decay_on": "matrices", "schedule": "step", "step_every": 3}
+IN_STEPS = {"weight_decay": 0.5, "weight_decay_on": "matrices", "schedule": "step", "step_every": 3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "accumulated": (
         "torch-ddp",
@@ -87,9 +87,9 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 # More of the same, left to the long tests: AdamW and L2 terms, in copies and in parts, of matrices alone.
 MORE_RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
-    f"{name} {optimizer}": (name, {"global_batch": 32, "optimizer": {"name": optimizer, **IN_STEPS}})
+    f"{name} {optimizer}": (name, {"global_batch": 32, "optimizer": {"name": optimizer, "lr": lr, **IN_STEPS}})
     for name in ("torch-ddp", "torch-fsdp", "torch-zero", "torch-tensor", "tf-mirrored", "jax-fsdp")
-    for optimizer in ("sgd", "adamw")
+    for optimizer, lr in (("sgd", 0.05), ("adamw", 0.01))
 }
 # Composed layouts: the first is always run, the others are left to the long tests.
 LAYOUTS: dict[str, dict[str, Any]] = {
