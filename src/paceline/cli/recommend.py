@@ -128,8 +128,7 @@ def _measured(answer: Answer, options: RecommendOptions) -> Answer:
         errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
     with Store.open(options.db) as store, listener as progress:
         if answer.objective.name == "time-to-accuracy" and answer.critical_batch is None:
-            measure_noise(answer, store, progress)
-            critical = critical_batch_of(answer.question.base, summarise(store.records()))
+            critical = measure_noise(answer, store, progress)
             answer = answer_to(answer.question, answer.objective.name, store.records(), critical)
         return try_best(answer, options.measure, store, progress, QUICK if options.quick else THOROUGH, options.fresh)
 

@@ -16,6 +16,7 @@ from paceline.recommend.learning_rate import (
     scaled,
     with_its_learning_rate,
 )
+from paceline.record import Record
 from paceline.spec import ModelFile, RunSpec
 from paceline.systems.files import load_hardware
 from unit.analysis.test_regimes import record
@@ -78,6 +79,28 @@ def test_without_a_search_the_noise_scale_tells_it() -> None:
     assert critical is not None
     assert (critical.value, critical.low, critical.high) == (160.0, pytest.approx(160 / 1.5), 240.0)
     assert critical.source == "the noise scale of gradients in a stored run (torch-ddp x2, epoch 3 on mnist-5k)"
+
+
+def test_a_noise_scale_whose_interval_begins_at_nothing_tells_nothing() -> None:
+    spec = RunSpec(strategy="torch-ddp", workers=2, local_batch=64, epochs=3, noise_scale=True, dataset="mnist-5k")
+    run = example_records.record(spec)
+    ends = [(20.0, 90.0), (30.0, None), (0.0, None)]
+
+    def with_ends(*chosen: tuple[float, float | None]) -> Record:
+        epochs = []
+        for epoch, (low, high) in zip(run.epochs, chosen, strict=True):
+            assert epoch.noise is not None
+            noise = epoch.noise.model_copy(update={"low": low, "high": high})
+            epochs.append(epoch.model_copy(update={"noise": noise}))
+        return run.model_copy(update={"epochs": tuple(epochs)})
+
+    bounded = critical_batch_of(QUESTION, summarise([with_ends(*ends)]))
+    assert bounded is not None and (bounded.low, bounded.high) == (20.0, 90.0)
+    open_above = critical_batch_of(QUESTION, summarise([with_ends(ends[2], ends[1], ends[2])]))
+    assert open_above is not None and (open_above.low, open_above.high) == (30.0, None)
+    # It may be that a larger batch needs no more samples.
+    assert open_above.more_samples(80) == (2.0, 1.0, pytest.approx(1 + 80 / 30))
+    assert critical_batch_of(QUESTION, summarise([with_ends(ends[2], ends[2], ends[2])])) is None
 
 
 def test_runs_of_another_model_tell_nothing() -> None:

@@ -1,5 +1,6 @@
 """The critical batch of a training, from stored runs: searches for a target by batch, else the noise of gradients."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
@@ -46,8 +47,9 @@ class CriticalBatch:
     searched: SearchedSteps | None = None
 
     def more_samples(self, batch: float) -> tuple[float, float, float]:
-        """How many times the least samples a batch needs, and the ends of that."""
-        ends = self.value, self.high or self.value, self.low or self.value
+        """How many times the least samples a batch needs, and the ends of that; at least once where no end is known."""
+        highest = self.high or (self.value if self.low is None else math.inf)
+        ends = self.value, highest, self.low or self.value
         value, least, most = (1 + batch / critical for critical in ends)
         return value, least, most
 
@@ -72,11 +74,13 @@ def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | Non
     if searches:
         return _of_search(spec, max(searches, key=lambda search: (*_likeness(spec, search.rows[0].spec),
                                                                   len(search.outcomes))))  # fmt: skip
-    measured = [row for row in alike if row.noise]
+    # An interval from zero on says nothing.
+    told = {row.key: [(number, noise) for number, noise in row.noise if noise.low] for row in alike}
+    measured = [row for row in alike if told[row.key]]
     if not measured:
         return None
     longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for _, noise in row.noise)))
-    epoch, noise = longest.noise[-1]
+    epoch, noise = max(told[longest.key], key=lambda known: (known[1].high is not None, known[0]))
     where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {epoch}{_unlike(spec, longest.spec)}"
     assert noise.scale is not None
     return CriticalBatch(noise.scale, noise.low, noise.high, f"the noise scale of gradients in a stored run ({where})")
