@@ -75,12 +75,12 @@ def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | Non
         return _of_search(spec, max(searches, key=lambda search: (*_likeness(spec, search.rows[0].spec),
                                                                   len(search.outcomes))))  # fmt: skip
     # An interval from zero on says nothing.
-    told = {row.key: [(number, noise) for number, noise in row.noise if noise.low] for row in alike}
-    measured = [row for row in alike if told[row.key]]
+    telling = {row.key: [(number, noise) for number, noise in row.noise if noise.low] for row in alike}
+    measured = [row for row in alike if telling[row.key]]
     if not measured:
         return None
     longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for _, noise in row.noise)))
-    epoch, noise = max(told[longest.key], key=lambda known: (known[1].high is not None, known[0]))
+    epoch, noise = max(telling[longest.key], key=lambda known: (known[1].high is not None, known[0]))
     where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {epoch}{_unlike(spec, longest.spec)}"
     assert noise.scale is not None
     return CriticalBatch(noise.scale, noise.low, noise.high, f"the noise scale of gradients in a stored run ({where})")
