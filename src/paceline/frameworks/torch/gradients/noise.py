@@ -5,6 +5,8 @@ first of several passes. Looking takes time: as many steps are measured as keep 
 """
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from time import perf_counter, process_time
 from typing import Any
@@ -101,15 +103,12 @@ class MeasuresNoise(TorchJob):
         self._meter, self._rhythm, self._pass_number = NoiseMeter(small, spec.samples_per_step), Rhythm(), 0
         # On cores what other programs do meanwhile does not count.
         self._seconds = process_time if self._device.type == "cpu" else perf_counter
-        if self._by_worker:
-            for parameter in self._module.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self._look)
+        self._watched = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
     def _look(self, parameter: Tensor) -> None:
         """Notes the norm of a gradient when this worker has added its last pass to it; DDP averages it only then."""
         is_last = self._pass_number == self._context.spec.accumulation - 1
-        if self._rhythm.measures and is_last and parameter.grad is not None:
+        if is_last and parameter.grad is not None:
             began = self._seconds()
             self._meter.add_part(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square())
             self._rhythm.add_look(self._seconds() - began)
@@ -119,7 +118,7 @@ class MeasuresNoise(TorchJob):
         if self._rhythm.measures and self._pass_number == 0 and not self._by_worker:
             began = self._seconds()
             # Of the mean over all passes, the first has added its share.
-            self._meter.add_part(squared_norm(self._bare_module()) * passes**2)
+            self._meter.add_part(squared_norm(self._watched) * passes**2)
             self._rhythm.add_look(self._seconds() - began)
         self._pass_number += 1
         return loss
@@ -128,15 +127,29 @@ class MeasuresNoise(TorchJob):
         if self._rhythm.measures:
             began = self._seconds()
             factor = 1.0 if self._scale is None else self._scale.factor
-            self._meter.end_step(squared_norm(self._bare_module()), factor)
+            self._meter.end_step(squared_norm(self._watched), factor)
             self._rhythm.add_look(self._seconds() - began)
         self._pass_number = 0
         super()._update(loss)
 
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Around a step: gradients of workers are looked at as they come, and only where it is measured."""
+        if not self._by_worker or not self._rhythm.measures:
+            yield
+            return
+        began = self._seconds()
+        hooks = [parameter.register_post_accumulate_grad_hook(self._look) for parameter in self._watched]
+        self._rhythm.add_look(self._seconds() - began)
+        yield
+        for hook in hooks:
+            hook.remove()
+
     def train_on(self, rows: Tensor) -> Tensor:
         """One optimizer step; when enough of them are timed, all workers choose the same rhythm."""
         began = self._seconds()
-        loss = super().train_on(rows)
+        with self._watching():
+            loss = super().train_on(rows)
         if self._rhythm.end_step(self._seconds() - began):
             wanted = torch.tensor(self._rhythm.wanted(), device=self._device)
             if self._by_worker:
@@ -149,9 +162,9 @@ class MeasuresNoise(TorchJob):
         return self._meter.take()
 
 
-def squared_norm(module: torch.nn.Module) -> Tensor:
+def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The squared norm of all gradients together, of those in two bytes as well in single precision."""
-    gradients = [parameter.grad.float() for parameter in module.parameters() if parameter.grad is not None]
+    gradients = [parameter.grad.float() for parameter in parameters if parameter.grad is not None]
     return torch.stack(torch._foreach_norm(gradients)).square().sum()
 
 
