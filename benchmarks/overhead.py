@@ -96,10 +96,13 @@ LOOPS = {
         Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
     ),
     "noise": (
+        # Epochs of several steps, of which some are measured; the small CNN has so many that its rhythm is chosen early.
         Loop(
-            "mnist-large", "torch-single", 1, 64, 64, 22, (("without_noise", 0.99),), accumulation=2, noise_scale=True
+            "mnist-large", "torch-single", 1, 64, 384, 12, (("without_noise", 0.99),), accumulation=2, noise_scale=True
         ),
-        Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("without_noise", 0.99),), noise_scale=True),
+        Loop("mnist-large", "torch-ddp", 2, 64, 384, 12, (("without_noise", 0.99),), noise_scale=True),
+        Loop("mnist-small", "torch-ddp", 2, 64, 3072, 22, (("without_noise", 0.99),), noise_scale=True),
+        Loop("mlp", "torch-ddp", 2, 64, 3072, 22, (("without_noise", 0.99),), noise_scale=True),
     ),
     # A DataLoader whose batches are dicts, the same on both sides.
     "loader": (

@@ -30,7 +30,7 @@ def build():
 def noise(trained: Any, **fields: Any) -> GradientNoise:
     found = trained("mnist-small", **STILL, **fields).record.epochs[0].noise
     assert found is not None
-    # Every third one is measured.
+    # At first every third one is measured.
     assert found.steps == len(range(0, STILL["steps"], 3))
     return found
 
@@ -77,6 +77,19 @@ def test_frozen_parameters_have_no_part_in_it(tmp_path: Path, trained: Any) -> N
     alone, two = (found.record.epochs[0].noise for found in (whole, spread))
     assert alone.big_square == pytest.approx(two.big_square, rel=1e-4)
     assert alone.small_square == pytest.approx(two.small_square, rel=0.3)
+
+
+def test_as_few_steps_are_measured_as_the_time_of_looking_asks_for() -> None:
+    noise_module = pytest.importorskip("paceline.frameworks.torch.gradients.noise", reason="PyTorch is not installed")
+    for look_seconds, wanted in ((0.1, 13), (0.001, 3)):
+        rhythm = noise_module.Rhythm()
+        for number in range(noise_module.TIMED_STEPS):
+            assert rhythm.measures == (number % 3 == 0)
+            if rhythm.measures:
+                rhythm.add_look(look_seconds)
+            is_timed = rhythm.end_step(1.0)
+        assert is_timed
+        assert rhythm.wanted() == wanted
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,14 @@ def test_downpour_pushes_and_fetches_in_the_rhythm_asked_for(trained: Any) -> No
     assert run.losses[-4:].mean() < run.losses[:4].mean()
 
 
+def test_looking_for_a_target_does_not_change_what_a_worker_of_downpour_trains_with(trained: Any) -> None:
+    knobs = {"n_fetch": 6, "server_optimizer": "sgd", "lr": 0.05, "local_lr": 0.02, "warm_up_updates": 1}
+    fields = {"strategy": "torch-downpour", "workers": 1, "knobs": knobs}
+    plain, looking = (trained("mnist-small", **fields, **more) for more in ({}, {"target_accuracy": 1.0}))
+    assert len(looking.record.looks) > knobs["n_fetch"]
+    np.testing.assert_array_equal(looking.losses, plain.losses)
+
+
 def test_a_slow_worker_gets_help_and_the_result_stays_the_same(trained: Any) -> None:
     name = "torch-sandblaster"
     even = trained("mnist-small", strategy=name, workers=2, **tame(name))

@@ -58,6 +58,7 @@ DECAYING = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.01}
 WARMED_UP = {**DECAYING, "warmup_steps": 5}
 # What other words of a script depend on, several at a time.
 SCHEDULED = {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "schedule": "cosine", "warmup_steps": 2}
+IN_STEPS = {"weight_decay": 0.5, "weight_decay_on": "matrices", "schedule": "step", "step_every": 3}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "accumulated": (
         "torch-ddp",
@@ -81,6 +82,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "jax-fsdp",
         {"global_batch": 32, "optimizer": WARMED_UP, "dataset": "synthetic", "input_shape": [3, 8, 8], "classes": 4},
     ),
+    "keras-schedule": ("tf-single", {"global_batch": 32, "optimizer": SCHEDULED}),
+    "jax-schedule": ("jax-single", {"global_batch": 32, "optimizer": SCHEDULED}),
+}
+# More of the same, left to the long tests: AdamW and L2 terms, in copies and in parts, of matrices alone.
+MORE_RECIPES: dict[str, tuple[str, dict[str, Any]]] = {
+    f"{name} {optimizer}": (name, {"global_batch": 32, "optimizer": {"name": optimizer, "lr": lr, **IN_STEPS}})
+    for name in ("torch-ddp", "torch-fsdp", "torch-zero", "torch-tensor", "tf-mirrored", "jax-fsdp")
+    for optimizer, lr in (("sgd", 0.05), ("adamw", 0.01))
 }
 # Composed layouts: the first is always run, the others are left to the long tests.
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -206,15 +215,15 @@ model.save_weights("start.weights.h5")
 """
 
 
-def case(name: str, *values: Any) -> Any:
+def case(name: str, *values: Any, long: bool = False) -> Any:
     """A script, under the mark of its framework."""
-    return pytest.param(name, *values, marks=getattr(pytest.mark, str(strategy(name).framework)))
+    marks = [getattr(pytest.mark, str(strategy(name).framework)), *([pytest.mark.soak] if long else [])]
+    return pytest.param(name, *values, marks=marks)
 
 
 def cases(usual: Iterable[str], more: Iterable[str]) -> list[Any]:
     """Those that are always run, and those that are left to the long tests."""
-    left = [case(name) for name in more if name not in usual]
-    return [*map(case, usual), *(pytest.param(*found.values, marks=[*found.marks, pytest.mark.soak]) for found in left)]
+    return [*map(case, usual), *(case(name, long=True) for name in more if name not in usual)]
 
 
 class Bench:
@@ -348,11 +357,17 @@ def test_a_script_loses_what_pacelines_run_of_the_users_model_loses(bench: Bench
     assert losses == pytest.approx(bench.measured(spec), rel=TOLERANCE)
 
 
-@pytest.mark.parametrize(("name", "variant"), [case(name, variant) for variant, (name, _) in VARIANTS.items()])
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        *(case(name, variant) for variant, (name, _) in VARIANTS.items()),
+        *(case(name, variant, long=True) for variant, (name, _) in MORE_RECIPES.items()),
+    ],
+)
 def test_a_script_with_other_settings_still_loses_what_pacelines_run_loses(
     bench: Bench, name: str, variant: str
 ) -> None:
-    spec = bench.spec(name, **MLP, **VARIANTS[variant][1])
+    spec = bench.spec(name, **MLP, **(VARIANTS | MORE_RECIPES)[variant][1])
     losses, _ = bench.scripted(spec, "--initial-weights", start(bench, spec))
     assert losses == pytest.approx(bench.measured(spec), rel=VARIANT_TOLERANCES.get(variant, TOLERANCE))
 

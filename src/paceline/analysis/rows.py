@@ -89,8 +89,8 @@ class Row:
     baseline: str | None = None
     # Steps until the run's target was reached; None where it has none, or not all runs reached it.
     steps_to_target: float | None = None
-    # Of its first good run, epoch by epoch, where the noise of gradients was measured.
-    noise: tuple[GradientNoise, ...] = ()
+    # Of each epoch of its first good run that could tell the noise of its gradients, with the number of the epoch.
+    noise: tuple[tuple[int, GradientNoise], ...] = ()
     # In samples: as measured here, or in a run of the same training with the nearest batch.
     noise_scale: float | None = None
     # The speed-up times what a sample is worth in this batch, beside one in the batch of one worker.
@@ -296,7 +296,7 @@ def _row(key: str, records: Sequence[Record], good: Sequence[Record]) -> Row:
         losses=good[0].losses if good else (),
         epochs=epoch_summaries(good),
         steps_to_target=median_or_none(reached) if len(reached) == len(good) else None,
-        noise=tuple(epoch.noise for epoch in good[0].epochs if epoch.noise is not None) if good else (),
+        noise=_noise_of(good[0]) if good else (),
         noise_scale=_median_of(good, lambda record: record.noise_scale),
         memory=rank_memory(good),
         checkpoint=summarise_checkpoints(good, rate),
@@ -357,6 +357,15 @@ def _scaling(row: Row, around: _Surroundings) -> dict[str, Any]:
         "efficiency": speedup / row.spec.workers if counts else None,
         "baseline": base.spec.strategy,
     }
+
+
+def _noise_of(record: Record) -> tuple[tuple[int, GradientNoise], ...]:
+    """The epochs that could tell it; very short ones may have no measured step at all."""
+    return tuple(
+        (epoch.number, epoch.noise)
+        for epoch in record.epochs
+        if epoch.noise is not None and epoch.noise.scale is not None
+    )
 
 
 def with_progress(rows: Sequence[Row]) -> list[Row]:

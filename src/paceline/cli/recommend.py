@@ -25,7 +25,7 @@ from paceline.recommend.answer import Answer, Candidate
 from paceline.recommend.answer import recommend as answer_to
 from paceline.recommend.checkpoints import Failures, SavingAdvice, advise_saving
 from paceline.recommend.configs import configs, write_config
-from paceline.recommend.learning_rate import anchor_of, scaled
+from paceline.recommend.learning_rate import learning_rate_advice, with_its_learning_rate
 from paceline.recommend.objectives import OBJECTIVES
 from paceline.recommend.objectives import objective as known_objective
 from paceline.recommend.reasons import explain
@@ -128,8 +128,7 @@ def _measured(answer: Answer, options: RecommendOptions) -> Answer:
         errors().print(f"\n[bold]running the best {options.measure} here[/] (Ctrl-C keeps what is done)")
     with Store.open(options.db) as store, listener as progress:
         if answer.objective.name == "time-to-accuracy" and answer.critical_batch is None:
-            measure_noise(answer, store, progress)
-            critical = critical_batch_of(answer.question.base, summarise(store.records()))
+            critical = measure_noise(answer, store, progress)
             answer = answer_to(answer.question, answer.objective.name, store.records(), critical)
         return try_best(answer, options.measure, store, progress, QUICK if options.quick else THOROUGH, options.fresh)
 
@@ -193,17 +192,13 @@ def _script(answer: Answer) -> str:
             f"{chosen.spec.strategy} on {format_count(chosen.spec.workers, 'worker')}[/]"
         )
     spec = _in_an_offered_precision(chosen.spec.model_copy(update={"steps": None, "epochs": DEFAULT_EPOCHS}))
+    why = _why(answer, chosen)
     if answer.objective.name == "time-to-accuracy":
-        spec = _with_its_learning_rate(spec, answer)
-    return write_script(spec, why=_why(answer, chosen))
-
-
-def _with_its_learning_rate(spec: RunSpec, answer: Answer) -> RunSpec:
-    """The run with the learning rate of its batch, and a warm-up where the batch is larger."""
-    steps = max(1, sample_count(spec, probe) // spec.samples_per_step)
-    anchor = anchor_of(answer.question, answer.critical_batch, spec.samples_per_step)
-    optimizer = scaled(spec.optimizer, spec.samples_per_step, steps, DEFAULT_EPOCHS, anchor)
-    return spec.model_copy(update={"optimizer": optimizer})
+        steps = max(1, sample_count(spec, probe) // spec.samples_per_step)
+        rule = learning_rate_advice(spec, answer.question, answer.critical_batch)
+        spec = with_its_learning_rate(spec, answer.question, answer.critical_batch, steps, DEFAULT_EPOCHS)
+        why += f" {rule}" if rule is not None else ""
+    return write_script(spec, why=why)
 
 
 def _in_an_offered_precision(spec: RunSpec) -> RunSpec:

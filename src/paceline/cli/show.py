@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from paceline.analysis.answer import headline, verdict_lines
+from paceline.analysis.batches.agreement import compare_with_noise
 from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
 from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
@@ -110,7 +111,7 @@ def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], deta
         console.print("no runs yet: paceline run quick")
     searches = batch_searches(rows)
     for search in searches:
-        print_search(search)
+        print_search(search, compare_with_noise(search, rows))
     for comparison in asynchronous_searches(rows):
         console.print(f"\n[bold]{escape(comparison.title)}[/]")
         for line in describe_asynchrony(comparison):

@@ -10,7 +10,8 @@ from math import sqrt
 from paceline.analysis.batches.critical import CriticalBatch
 from paceline.predict.question import Question
 from paceline.recipe import Optimizer
-from paceline.spec import DEFAULT_GLOBAL_BATCH
+from paceline.spec import DEFAULT_GLOBAL_BATCH, RunSpec
+from paceline.workloads.user_model import declared_functions
 
 # Epochs over which the rate rises, as Goyal et al. have it.
 WARM_UP_EPOCHS = 5
@@ -29,6 +30,35 @@ class Anchor:
     batch: int
     lr: float
     known: bool = False
+
+
+def has_own_optimizer(spec: RunSpec) -> bool:
+    """Whether the user's file makes the optimizer, so that its rate is not known here."""
+    return spec.model is not None and "optimizer" in declared_functions(spec.model)
+
+
+def with_its_learning_rate(
+    spec: RunSpec, question: Question, critical: CriticalBatch | None, steps_per_epoch: int, epochs: int
+) -> RunSpec:
+    """The run with the learning rate of its batch, and a warm-up where the batch is larger."""
+    if has_own_optimizer(spec):
+        return spec
+    batch = spec.samples_per_step
+    optimizer = scaled(spec.optimizer, batch, steps_per_epoch, epochs, anchor_of(question, critical, batch))
+    return spec.model_copy(update={"optimizer": optimizer})
+
+
+def learning_rate_advice(spec: RunSpec, question: Question, critical: CriticalBatch | None) -> str | None:
+    """The rule for the batch of a run in words; None where it changes nothing or no rule is known."""
+    if not has_own_optimizer(spec):
+        batch = spec.samples_per_step
+        return learning_rate_sentence(spec.optimizer, batch, anchor_of(question, critical, batch))
+    assert spec.model is not None
+    return (
+        f"Learning rate: that of optimizer() in {spec.model.path.name}, which is taken as it is. For a batch that is k "
+        f"times the one it was chosen for, use k times the rate with SGD, the square root of k with Adam or Adagrad, "
+        f"and a warm-up."
+    )
 
 
 def anchor_of(question: Question, critical: CriticalBatch | None, batch: int) -> Anchor:

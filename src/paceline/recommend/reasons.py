@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from paceline.analysis.batches.critical import SearchedSteps
 from paceline.analysis.verdicts.certainty import Certainty
 from paceline.analysis.verdicts.judge import Contender, judge
 from paceline.costs.footprint import optimizer_bytes
@@ -16,7 +17,7 @@ from paceline.predict.question import Question
 from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
-from paceline.recommend.learning_rate import anchor_of, learning_rate_sentence
+from paceline.recommend.learning_rate import learning_rate_advice
 from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
@@ -43,7 +44,7 @@ BY_TIME = ("throughput", "time-to-accuracy")
 # How many epochs a batch needs, no prediction tells.
 WITHOUT_CRITICAL_BATCH = (
     "the least time for an epoch, and no more than that: how many epochs a larger batch needs is not known. No "
-    "accuracy is promised; paceline run batch-regimes or --measure would find it, --critical-batch says it"
+    "accuracy is promised; --measure or a study such as batch-regimes would find it, --critical-batch says it"
 )
 
 
@@ -207,15 +208,27 @@ def _samples_needed(answer: Answer, pick: Candidate) -> Iterator[str]:
             f"critical batch is {critical.text}."
         )
         if critical.searched is not None:
-            steps = critical.searched.least_steps * (1 + critical.value / batch)
-            seconds = steps * pick.prediction.parts.step
-            yield (
-                f"With this batch such runs take about {steps:,.0f} steps to {critical.searched.target}: "
-                f"{format_seconds(seconds)} at this pace, if the optimizer and its rate are as good as theirs."
-            )
-    anchor = anchor_of(answer.question, critical, batch)
-    if (rule := learning_rate_sentence(pick.spec.optimizer, batch, anchor)) is not None:
+            yield _time_to_target(pick, critical.searched)
+    if (rule := learning_rate_advice(pick.spec, answer.question, critical)) is not None:
         yield rule
+
+
+def _time_to_target(pick: Candidate, searched: SearchedSteps) -> str:
+    """Steps to the target of a stored search with the batch of the pick, and how long they take."""
+    steps = searched.regimes.steps_interval(pick.spec.samples_per_step)
+    epoch, step = pick.prediction.epoch_seconds, pick.prediction.parts.step
+    between = time_between = ""
+    if steps.low is not None and steps.high is not None:
+        # How sure the time of a step is, is known of the epoch's.
+        slowest, quickest = epoch.high / epoch.value, epoch.low / epoch.value
+        between = f" (90 %: {steps.low:,.0f} to {steps.high:,.0f})"
+        low, high = (format_seconds(seconds) for seconds in (steps.low * step * quickest, steps.high * step * slowest))
+        time_between = f" ({low} to {high})"
+    return (
+        f"With this batch such runs take about {steps.value:,.0f} steps{between} to {searched.target}: "
+        f"{format_seconds(steps.value * step)}{time_between} at this pace, if the optimizer and its rate are as good "
+        f"as theirs."
+    )
 
 
 def _ties(answer: Answer, pick: Candidate) -> Iterator[str]:

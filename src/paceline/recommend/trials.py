@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from paceline.analysis.batches.critical import CriticalBatch, critical_batch_of
+from paceline.analysis.rows import summarise
 from paceline.errors import SpecError
 from paceline.execute import Listener, execute
 from paceline.plan import Plan, PlannedRun, complete, refusal
@@ -18,6 +20,8 @@ STUDY = "recommend"
 STEPS_OF_AN_EPOCH = 8
 # The run that measures the noise of gradients: its batch, small so that there are many steps, their passes, and epochs.
 NOISE_BATCH, NOISE_PASSES, NOISE_EPOCHS = 64, 4, 2
+# Each epoch goes through the data so many times: more often where once does not tell the noise from none at all.
+NOISE_COPIES = (1, 8)
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,22 @@ def try_best(
     return with_measurements(answer, measured, len(runs))
 
 
-def measure_noise(answer: Answer, store: Store, listener: Listener) -> None:
-    """Measures the noise of gradients in a short run on one worker, where the model can be trained so."""
+def measure_noise(answer: Answer, store: Store, listener: Listener) -> CriticalBatch | None:
+    """The critical batch by the noise of gradients in a short run on one worker, else in a longer one."""
+    critical: CriticalBatch | None = None
+    for copies in NOISE_COPIES:
+        _run_with_noise(answer, store, listener, copies)
+        critical = critical_batch_of(answer.question.base, summarise(store.records()))
+        if critical is not None and critical.high is not None:
+            break
+    return critical
+
+
+def _run_with_noise(answer: Answer, store: Store, listener: Listener, copies: int) -> None:
+    """Makes the run where the model can be trained so and it is not stored yet."""
     base = answer.question.base
     batch = {"global_batch": NOISE_BATCH, "local_batch": None, "accumulation": NOISE_PASSES}
-    length = {"epochs": NOISE_EPOCHS, "steps": None}
+    length = {"epochs": NOISE_EPOCHS, "steps": None, "dataset_copies": copies}
     spec = complete(
         base.model_copy(update={"strategy": BASELINE, "workers": 1, "noise_scale": True, **batch, **length})
     )

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.analysis.answer import answer
+from paceline.analysis.batches.agreement import compare_with_noise
 from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
-from paceline.analysis.batches.regimes import batch_searches, describe_search
+from paceline.analysis.batches.regimes import BatchSearch, batch_searches, describe_search
 from paceline.analysis.explanation import progress
 from paceline.analysis.findings import GatheredFinding, gather_findings, json_values
 from paceline.analysis.frame import csv_text, flat_rows
@@ -60,7 +61,7 @@ def render(records: Sequence[Record]) -> str:
         library=library() if drawn else "",
         answer=answer(rows),
         batches=[
-            *(("Which batch", search.title, describe_search(search)) for search in batch_searches(rows)),
+            *(("Which batch", search.title, _found_by(search, rows)) for search in batch_searches(rows)),
             *(("Without waiting", each.title, describe_asynchrony(each)) for each in asynchronous_searches(rows)),
         ],
         progress=[sentence for row in rows for sentence in progress(row)],
@@ -87,6 +88,12 @@ def _downloads(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> list
         ("paceline-results.csv", download(csv_text(flat_rows(rows)), "text/csv")),
         ("paceline-results.json", download(values, "application/json")),
     ]
+
+
+def _found_by(search: BatchSearch, rows: Sequence[Row]) -> list[str]:
+    """What a search found, and how far the noise of gradients agrees."""
+    compared = compare_with_noise(search, rows)
+    return [*describe_search(search), *([compared] if compared is not None else [])]
 
 
 def _environment(records: Sequence[Record]) -> list[tuple[str, str]]:

@@ -29,6 +29,7 @@ from paceline.record import (
 from paceline.runs.loading import loading_findings, loading_of, waits_of
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
+from paceline.runs.pauses.target import coarse_looks
 from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings, silent_end
 from paceline.runs.surroundings import Surroundings, machine_records
 from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
@@ -177,7 +178,7 @@ def _measured_fields(
         "findings": [
             *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
             *([apart] if apart is not None else []), *script_findings(spec, results),
-            *loading_findings(spec, results, loading),
+            *loading_findings(spec, results, loading), *coarse_looks([look.step for look in _looks(results)]),
         ],
         **settled,
         **({} if apart is not None else _instrumented_fields(processes, results)),

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from paceline.analysis.batches.agreement import compare_with_noise
 from paceline.analysis.batches.regimes import batch_searches, describe_search, fit_regimes
 from paceline.analysis.batches.time_to_target import target_times
 from paceline.analysis.rows import summarise
 from paceline.record import Epoch, Look, Rank, Record, Status
 from paceline.spec import RunSpec
+from unit.figures import example_records
 
 BATCHES = [2.0**power for power in range(3, 13)]
 
@@ -47,9 +49,9 @@ def test_known_regimes_are_within_the_interval_of_noisy_curves(least: float, cri
 @pytest.mark.parametrize(
     ("batches", "seeds"), [(BATCHES[::2][:4], 1), (BATCHES[::2], 2), (BATCHES, 3)], ids=["tiny", "small", "full"]
 )
-def test_nine_of_ten_intervals_hold_the_critical_batch(batches: list[float], seeds: int) -> None:
+def test_nine_of_ten_intervals_hold_the_critical_batch_and_the_steps(batches: list[float], seeds: int) -> None:
     """Also where the seeds of a batch share an error, as from the learning rate that was chosen for it."""
-    random, held, trials = np.random.default_rng(7), 0, 200
+    random, held, steps_held, trials = np.random.default_rng(7), 0, 0, 200
     for _ in range(trials):
         points = []
         for batch in batches:
@@ -60,7 +62,11 @@ def test_nine_of_ten_intervals_hold_the_critical_batch(batches: list[float], see
         regimes = fit_regimes(points)
         assert regimes is not None
         held += (regimes.critical_batch.low or 0) <= 100 <= (regimes.critical_batch.high or np.inf)
+        steps = regimes.steps_interval(64)
+        assert steps.low is not None and steps.high is not None and steps.low < steps.value < steps.high
+        steps_held += steps.low <= 50 * (1 + 100 / 64) <= steps.high
     assert 0.84 < held / trials < 0.96
+    assert 0.84 < steps_held / trials < 0.96
 
 
 def test_intervals_of_noisier_curves_are_wider() -> None:
@@ -163,3 +169,18 @@ def test_time_to_the_target_goes_on_beyond_what_was_measured_until_workers_hardl
     assert times[2].seconds == pytest.approx(50 * (1 + 100 / 64) * 0.12, rel=0.05)
     assert {time.local_batch for time in times} == {16}
     assert max(time.workers for time in times) * 16 <= 2 * 450 * 1.1
+
+
+def test_the_noise_scale_of_the_same_training_is_compared_with_the_critical_batch() -> None:
+    runs = [record(batch, 0.1, 0, round(50 * (1 + 100 / batch))) for batch in (8, 16, 32, 64, 128, 256)]
+    spec = RunSpec(strategy="torch-ddp", workers=2, local_batch=64, epochs=3, noise_scale=True)
+    rows = summarise([*runs, example_records.record(spec)])
+    (search,) = batch_searches(rows)
+    said = compare_with_noise(search, rows)
+    assert said is not None and said.startswith(
+        "The noise scale of its gradients was 80 samples (40 to 160 samples in single epochs): the critical batch is 1."
+    )
+    assert said.endswith("times it, outside of its interval.")
+    other = example_records.record(spec.model_copy(update={"dataset": "synthetic"}))
+    assert compare_with_noise(search, summarise([*runs, other])) is None
+    assert compare_with_noise(search, summarise(runs)) is None

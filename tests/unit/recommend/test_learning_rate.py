@@ -1,13 +1,23 @@
 """The learning rate of a recommended batch, and the critical batch that stored runs tell."""
 
+from pathlib import Path
+
 import pytest
 
 from paceline.analysis.batches.critical import CriticalBatch, critical_batch_of
 from paceline.analysis.rows import summarise
 from paceline.predict.question import Question
 from paceline.recipe import Optimizer
-from paceline.recommend.learning_rate import Anchor, anchor_of, learning_rate_sentence, scaled
-from paceline.spec import RunSpec
+from paceline.recommend.learning_rate import (
+    Anchor,
+    anchor_of,
+    learning_rate_advice,
+    learning_rate_sentence,
+    scaled,
+    with_its_learning_rate,
+)
+from paceline.record import Record
+from paceline.spec import ModelFile, RunSpec
 from paceline.systems.files import load_hardware
 from unit.analysis.test_regimes import record
 from unit.figures import example_records
@@ -71,6 +81,28 @@ def test_without_a_search_the_noise_scale_tells_it() -> None:
     assert critical.source == "the noise scale of gradients in a stored run (torch-ddp x2, epoch 3 on mnist-5k)"
 
 
+def test_a_noise_scale_whose_interval_begins_at_nothing_tells_nothing() -> None:
+    spec = RunSpec(strategy="torch-ddp", workers=2, local_batch=64, epochs=3, noise_scale=True, dataset="mnist-5k")
+    run = example_records.record(spec)
+    ends = [(20.0, 90.0), (30.0, None), (0.0, None)]
+
+    def with_ends(*chosen: tuple[float, float | None]) -> Record:
+        epochs = []
+        for epoch, (low, high) in zip(run.epochs, chosen, strict=True):
+            assert epoch.noise is not None
+            noise = epoch.noise.model_copy(update={"low": low, "high": high})
+            epochs.append(epoch.model_copy(update={"noise": noise}))
+        return run.model_copy(update={"epochs": tuple(epochs)})
+
+    bounded = critical_batch_of(QUESTION, summarise([with_ends(*ends)]))
+    assert bounded is not None and (bounded.low, bounded.high) == (20.0, 90.0)
+    open_above = critical_batch_of(QUESTION, summarise([with_ends(ends[2], ends[1], ends[2])]))
+    assert open_above is not None and (open_above.low, open_above.high) == (30.0, None)
+    # It may be that a larger batch needs no more samples.
+    assert open_above.more_samples(80) == (2.0, 1.0, pytest.approx(1 + 80 / 30))
+    assert critical_batch_of(QUESTION, summarise([with_ends(ends[2], ends[2], ends[2])])) is None
+
+
 def test_runs_of_another_model_tell_nothing() -> None:
     other = QUESTION.model_copy(update={"workload": "mnist-large"})
     runs = [record(batch, 0.1, 0, round(50 * (1 + 100 / batch))) for batch in (8, 16, 32)]
@@ -125,3 +157,17 @@ def test_searches_on_the_data_and_with_the_optimizer_in_question_count_before_ot
 def test_the_advice_tries_batches_around_the_critical_one_where_nobody_names_one() -> None:
     assert CriticalBatch(100).batches_around == (32, 64, 128, 256, 512)
     assert CriticalBatch(3).batches_around == (8, 16)
+
+
+def test_the_rate_of_the_users_own_optimizer_is_left_to_the_user(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def build(): ...\n\n\ndef optimizer(parameters): ...\n")
+    spec = QUESTION.model_copy(update={"model": ModelFile.from_text(str(file)), "global_batch": 1024})
+    said = learning_rate_advice(spec, asked(), None)
+    assert said is not None and said.startswith(
+        "Learning rate: that of optimizer() in mine.py, which is taken as it is"
+    )
+    assert with_its_learning_rate(spec, asked(), None, 10, 5) == spec
+    file.write_text("def build(): ...\n")
+    assert with_its_learning_rate(spec, asked(), None, 10, 5).optimizer.lr == 0.002
+    assert "0.002" in str(learning_rate_advice(spec, asked(), None))

@@ -1,6 +1,7 @@
 """Scripts as texts: whatever run they are for, they are formatted Python without Paceline and without loose ends."""
 
 import ast
+import math
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from paceline.contract.user_model_facts import UserModelFacts
 from paceline.errors import ModelError, SpecError
 from paceline.plan import Probe
 from paceline.recommend.scripts import emit, scripts
-from paceline.spec import ModelFile, RunSpec
+from paceline.recommend.scripts.recipe_text import rate_lines
+from paceline.spec import ModelFile, Optimizer, RunSpec
 from paceline.strategies import strategies, strategy
 from paceline.workloads.layers import Norm
 
@@ -41,6 +43,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "adamw": {"optimizer": {"name": "adamw", "weight_decay": 0.0, "schedule": "step", "step_every": 4}},
     "cosine": {"epochs": 3, "optimizer": {"name": "adamw", "schedule": "cosine", "final_lr": 0.1, "warmup_steps": 5}},
     "warm": {"optimizer": {"name": "sgd", "lr": 0.1, "warmup_steps": 100}},
+    "warm-momentum": {"optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "warmup_steps": 100}},
+    "matrices": {"optimizer": {"name": "adamw", "weight_decay": 0.1, "weight_decay_on": "matrices"}},
+    "sgd-matrices": {"optimizer": {"name": "sgd", "weight_decay": 0.1, "weight_decay_on": "matrices"}},
     "bf16": {"precision": "bf16"},
     "tf32": {"precision": "tf32", "device": "cuda"},
     "compiled": {"execution": "compiled"},
@@ -53,12 +58,21 @@ RUNS: dict[str, dict[str, Any]] = {
     "knobs": {},
     "own": {"model": "data, loss, optimizer"},
     "own-part": {"model": "data", "train_samples": 32},
+    "own-decay": {"model": "data", "optimizer": {"name": "sgd", "weight_decay": 0.1}},
+    "own-matrices": {
+        "model": "data",
+        "optimizer": {
+            "name": "adagrad",
+            "weight_decay": 0.1,
+            "weight_decay_on": "matrices",
+            "schedule": "step",
+            "step_every": 4,
+        },
+    },
     "own-mnist": {"model": "", "dataset": "mnist-5k"},
     "own-synthetic": {"model": "", "input_shape": [3, 8, 8], "classes": 4},
     "own-cut": {"model": "data, stages, plan"},
 }
-# Runs by a schedule, which scripts of PyTorch alone have words for; the others have a warm-up.
-SCHEDULED = ("adamw", "cosine")
 # Runs of the strategy that takes layouts: every dimension and field that its script has words for.
 SMALL = {"workload": "transformer", "global_batch": 64}
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -106,7 +120,7 @@ def spec_of(name: str, run: str, folder: Path) -> RunSpec | None:
         if name not in KNOBS:
             return None
         fields |= {"knobs": KNOBS[name], "workers": 4, "workload": "mlp", "options": {"depth": 8}}
-    if run in ("contiguous", *SCHEDULED) and chosen.framework != "torch":
+    if run == "contiguous" and chosen.framework != "torch":
         return None
     if fields.get("precision", "fp32") not in {*chosen.needs.precisions} & {*scripts()[name].precisions}:
         return None
@@ -344,14 +358,29 @@ def test_a_layer_that_a_script_cannot_write_is_refused_in_words(name: str, monke
         emit(RunSpec(strategy=name, workload="transformer", global_batch=8, steps=1))
 
 
-def test_a_schedule_in_a_script_of_another_framework_is_refused_with_what_to_do() -> None:
-    said = refused(strategy="jax-data", workers=2, optimizer={"schedule": "cosine"})
-    assert said == "the script for jax-data cannot set optimizer.schedule; leave it out, or use a PyTorch strategy"
-    assert "optimizer adamw; use adam, sgd or adagrad, or a PyTorch strategy" in refused(
-        strategy="tf-mirrored", workers=2, optimizer={"name": "adamw"}
-    )
+def test_the_recipe_stands_in_the_script_of_every_framework(texts: dict[tuple[str, str], str]) -> None:
+    for name in ("torch-ddp", "tf-mirrored", "jax-data"):
+        told = {
+            run: " ".join((ast.get_docstring(ast.parse(texts[name, run])) or "").split())
+            for run in ("cosine", "adamw", "matrices")
+        }
+        assert "adamw at rate 0.001, weight decay 0.01, schedule cosine to 0.1, 5 warm-up steps" in told["cosine"]
+        assert "total = EPOCHS * (len(targets) // batch)" in texts[name, "cosine"]
+        assert "factor = 0.1 + 0.45 * (1 + math.cos(math.pi * part))" in texts[name, "cosine"]
+        assert "schedule step (0.1 every 4 steps)" in told["adamw"]
+        assert "weight decay 0.1 of matrices" in told["matrices"]
+        assert "factor" not in texts[name, "own"] and "factor" not in texts[name, "matrices"]
 
 
-def test_weight_decay_of_matrices_alone_is_refused_in_a_script() -> None:
-    said = refused(strategy="torch-ddp", workers=2, optimizer={"weight_decay": 0.1, "weight_decay_on": "matrices"})
-    assert said == "the script for torch-ddp cannot set optimizer.weight_decay_on; leave it out"
+def test_the_rate_of_a_script_is_that_of_pacelines_run() -> None:
+    """The words of all scripts, carried out."""
+    for fields in (
+        {"schedule": "cosine", "final_lr": 0.1, "warmup_steps": 5},
+        {"schedule": "cosine"},
+        {"schedule": "step", "step_every": 4, "step_factor": 0.3, "warmup_steps": 3},
+        {"warmup_steps": 7},
+    ):
+        settings = Optimizer.model_validate(fields)
+        names: dict[str, Any] = {"math": math}
+        exec("def rate_factor(done, total):\n    " + "\n    ".join([*rate_lines(settings), "return factor"]), names)
+        assert [names["rate_factor"](done, 20) for done in range(20)] == pytest.approx(settings.lr_factors(20))

@@ -4,7 +4,7 @@ import itertools
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.runs.measure import train
-from paceline.runs.pauses.target import TargetEvaluator
+from paceline.runs.pauses.target import TargetEvaluator, coarse_looks
 from paceline.strategies.fake import FakeJob
 
 STEPS = 600
@@ -48,3 +48,12 @@ def test_without_a_target_nobody_looks(make_spec):
     spec = make_spec(steps=5, epochs=None)
     job = FakeJob(Context(spec, Process(0, 1, "worker", 0, (0,)), Rendezvous("127.0.0.1", 0)))
     assert train(job, [(0, 5)], 1, lambda _event: None).looks == []
+
+
+def test_looks_that_are_too_far_apart_are_a_finding(make_spec):
+    usual = [look.step for look in trained(make_spec, target_accuracy=1.0).looks]
+    assert coarse_looks(usual) == []
+    assert coarse_looks([]) == []
+    (finding,) = coarse_looks([78, 156, 234])
+    assert finding.code == "coarse_looks"
+    assert "78 steps are made at once" in finding.text

@@ -1,10 +1,11 @@
 """The critical batch of a training, from stored runs: searches for a target by batch, else the noise of gradients."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 
-from paceline.analysis.batches.regimes import BatchSearch, batch_searches
+from paceline.analysis.batches.regimes import BatchSearch, Regimes, batch_searches
 from paceline.analysis.labels import data_name
 from paceline.analysis.rows import Row
 from paceline.recipe import Optimizer
@@ -20,12 +21,12 @@ LEAST_BATCH = 8
 
 @dataclass(frozen=True)
 class SearchedSteps:
-    """What a search for a target came to: its fewest steps, and the best learning rate of each batch."""
+    """What a search for a target came to: its fitted curve, and the best learning rate of each batch."""
 
     target: str
     data: str
     optimizer: Optimizer
-    least_steps: float
+    regimes: Regimes
     # Batches with the learning rates that took them to the target in the fewest steps.
     rates: tuple[tuple[int, float], ...]
 
@@ -46,8 +47,9 @@ class CriticalBatch:
     searched: SearchedSteps | None = None
 
     def more_samples(self, batch: float) -> tuple[float, float, float]:
-        """How many times the least samples a batch needs, and the ends of that."""
-        ends = self.value, self.high or self.value, self.low or self.value
+        """How many times the least samples a batch needs, and the ends of that; at least once where no end is known."""
+        highest = self.high or (self.value if self.low is None else math.inf)
+        ends = self.value, highest, self.low or self.value
         value, least, most = (1 + batch / critical for critical in ends)
         return value, least, most
 
@@ -72,11 +74,13 @@ def critical_batch_of(spec: RunSpec, rows: Sequence[Row]) -> CriticalBatch | Non
     if searches:
         return _of_search(spec, max(searches, key=lambda search: (*_likeness(spec, search.rows[0].spec),
                                                                   len(search.outcomes))))  # fmt: skip
-    measured = [row for row in alike if any(noise.scale is not None for noise in row.noise)]
+    # An interval from zero on says nothing.
+    telling = {row.key: [(number, noise) for number, noise in row.noise if noise.low] for row in alike}
+    measured = [row for row in alike if telling[row.key]]
     if not measured:
         return None
-    longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for noise in row.noise)))
-    epoch, noise = max((number, noise) for number, noise in enumerate(longest.noise, 1) if noise.scale is not None)
+    longest = max(measured, key=lambda row: (*_likeness(spec, row.spec), sum(noise.steps for _, noise in row.noise)))
+    epoch, noise = max(telling[longest.key], key=lambda known: (known[1].high is not None, known[0]))
     where = f"{longest.spec.strategy} x{longest.spec.workers}, epoch {epoch}{_unlike(spec, longest.spec)}"
     assert noise.scale is not None
     return CriticalBatch(noise.scale, noise.low, noise.high, f"the noise scale of gradients in a stored run ({where})")
@@ -87,7 +91,7 @@ def _of_search(spec: RunSpec, search: BatchSearch) -> CriticalBatch:
     fitted, run = search.regimes.critical_batch, search.rows[0].spec
     rates = tuple((outcome.batch, outcome.lr) for outcome in search.outcomes)
     source = f"from {format_count(len(search.rows), 'stored run')} that looked for {search.target}{_unlike(spec, run)}"
-    searched = SearchedSteps(search.target, data_name(run), run.optimizer, search.regimes.least_steps, rates)
+    searched = SearchedSteps(search.target, data_name(run), run.optimizer, search.regimes, rates)
     return CriticalBatch(fitted.value, fitted.low, fitted.high, source, searched)
 
 

@@ -50,6 +50,8 @@ class Regimes:
 
     least_steps: float
     critical_batch: Interval
+    # All curves that fit nearly as well: critical batch, logarithm of least steps, and how far that may be off.
+    near_curves: tuple[tuple[float, float, float], ...] = ()
 
     @property
     def perfect_up_to(self) -> Interval:
@@ -64,6 +66,14 @@ class Regimes:
     def steps(self, batch: float) -> float:
         """Steps to the target with that batch."""
         return self.least_steps * (1 + self.critical_batch.value / batch)
+
+    def steps_interval(self, batch: float) -> Interval:
+        """The same with where the curve may run there."""
+        shapes = [math.log1p(critical / batch) for critical, _, _ in self.near_curves]
+        lows = [shape + least - off for shape, (_, least, off) in zip(shapes, self.near_curves, strict=True)]
+        highs = [shape + least + off for shape, (_, least, off) in zip(shapes, self.near_curves, strict=True)]
+        low, high = (math.exp(min(lows)), math.exp(max(highs))) if lows else (None, None)
+        return Interval(self.steps(batch), low, high)
 
 
 def fit_regimes(points: Sequence[tuple[float, float]]) -> Regimes | None:
@@ -88,12 +98,17 @@ def fit_regimes(points: Sequence[tuple[float, float]]) -> Regimes | None:
     errors = np.square(logs - shapes - offsets[:, None]).sum(axis=1)
     best, freedom = int(errors.argmin()), len(batches) - FITTED
     variance = max(float(errors[best]) / freedom, LEAST_VARIANCE)
-    inside = np.flatnonzero(errors <= errors[best] + variance * float(fdtri(1, freedom, COVERED)))
+    most = errors[best] + variance * float(fdtri(1, freedom, COVERED))
+    inside = np.flatnonzero(errors <= most)
     low, high = int(inside[0]), int(inside[-1])
     return Regimes(
         float(np.exp(offsets[best])),
         Interval(
             float(grid[best]), float(grid[low]) if low > 0 else None, float(grid[high]) if high < GRID - 1 else None
+        ),
+        tuple(
+            (float(grid[place]), float(offsets[place]), math.sqrt((most - errors[place]) / len(batches)))
+            for place in inside
         ),
     )
 

@@ -293,7 +293,7 @@ def print_progress(rows: Sequence[Row]) -> None:
 
 
 def _noise_interval(row: Row) -> str:
-    measured = [noise for noise in row.noise if noise.scale is not None]
+    measured = [noise for _, noise in row.noise]
     if not measured:
         return "of a run alike"
     low, high = measured[-1].low, measured[-1].high
@@ -304,8 +304,8 @@ def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}x"
 
 
-def print_search(search: BatchSearch) -> None:
-    """Prints steps to the target of each batch with its best learning rate, and the regimes in sentences."""
+def print_search(search: BatchSearch, compared: str | None) -> None:
+    """Prints steps to the target of each batch with its best learning rate, the regimes and a comparison in words."""
     table = plain_table(
         f"batch to {search.target}", "best\nlr", "rates that\nreached it", "steps", "samples", "time of\nits steps"
     )
@@ -321,5 +321,5 @@ def print_search(search: BatchSearch) -> None:
     console = output()
     console.print(f"\n[bold]{escape(search.title)}[/]")
     console.print(table)
-    for sentence in describe_search(search):
+    for sentence in (*describe_search(search), *([compared] if compared is not None else [])):
         console.print(escape(sentence))

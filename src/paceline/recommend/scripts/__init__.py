@@ -7,7 +7,6 @@ from typing import Any
 from paceline.data.sources import SOURCE_WORDS
 from paceline.errors import SpecError
 from paceline.plan import Probe, complete, refusal
-from paceline.recipe import SCHEDULE_FIELDS
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.jax_text import jax_values
 from paceline.recommend.scripts.keras_text import keras_values
@@ -89,25 +88,12 @@ def _check(spec: RunSpec, script: Script, probe: Probe) -> None:
                 f"a script cannot be written: only Paceline finds how to cut {spec.workload} by itself; "
                 f"add a function {function} to its file"
             )
-    _check_optimizer(spec)
+    if spec.optimizer.name == "lbfgs":
+        raise SpecError("a script cannot be written for optimizer lbfgs; use adam, adamw, sgd or adagrad")
     left_out = [name for name in spec.settings if name not in script.knobs]
     if left_out:
         heeded = f"; it heeds {', '.join(script.knobs)}" if script.knobs else ""
         raise SpecError(f"the script for {script.name} cannot set {left_out[0]}; leave it out{heeded}")
-
-
-def _check_optimizer(spec: RunSpec) -> None:
-    settings, in_torch = spec.optimizer, strategy(spec.strategy).framework == "torch"
-    if settings.name == "lbfgs" or (settings.name == "adamw" and not in_torch):
-        usual = "adam, adamw, sgd or adagrad" if in_torch else "adam, sgd or adagrad, or a PyTorch strategy"
-        raise SpecError(f"a script cannot be written for optimizer {settings.name}; use {usual}")
-    settable = ("weight_decay", "warmup_steps", *SCHEDULE_FIELDS * in_torch)
-    left_out = [name for name in settings.recipe if name not in settable]
-    if left_out:
-        raise SpecError(
-            f"the script for {spec.strategy} cannot set optimizer.{left_out[0]}; leave it out"
-            + ("" if in_torch else ", or use a PyTorch strategy")
-        )
 
 
 @cache

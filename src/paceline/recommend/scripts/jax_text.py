@@ -28,8 +28,6 @@ def jax_values(source: Source) -> Mapping[str, Any]:
         ),
         "forward": forward_text(layers, shape) if layers else [],
         "settings": list(optimizer_settings(spec.optimizer)) if "optimizer" not in source.user_functions else [],
-        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
-        "warm_up": spec.optimizer.warmup_steps if "optimizer" not in source.user_functions else 0,
         "matmul_precision": MATMUL_PRECISIONS[spec.precision],
         "is_bf16": spec.precision == "bf16",
         "channels_at_end": True,
@@ -41,16 +39,14 @@ def jax_values(source: Source) -> Mapping[str, Any]:
 def optimizer_settings(settings: Optimizer) -> Iterator[str]:
     """Assignments for those that its class uses."""
     yield f"LEARNING_RATE = {settings.lr!r}"
-    if settings.name == "adam":
+    if settings.update_name == "adam":
         yield f"BETA1, BETA2 = {settings.betas[0]!r}, {settings.betas[1]!r}"
-    if settings.name in ("adam", "adagrad"):
+    if settings.update_name in ("adam", "adagrad"):
         yield f"EPSILON = {settings.eps!r}"
     elif settings.momentum:
         yield f"MOMENTUM = {settings.momentum!r}"
     if settings.weight_decay:
         yield f"WEIGHT_DECAY = {settings.weight_decay!r}"
-    if settings.warmup_steps:
-        yield f"WARM_UP_STEPS = {settings.warmup_steps}"
 
 
 def layer_names(layers: Layers) -> list[str]:

@@ -24,8 +24,6 @@ def keras_values(source: Source) -> Mapping[str, Any]:
         "is_global": False,
         "is_bf16": spec.precision == "bf16",
         "is_compiled": spec.execution == "compiled",
-        "warm_up": spec.optimizer.warmup_steps if "optimizer" not in source.user_functions else 0,
-        "weight_decay": spec.optimizer.weight_decay if "optimizer" not in source.user_functions else 0.0,
     }
 
 
@@ -77,14 +75,16 @@ def layer_line(layer: Layer, shape: Shape, has_relu: bool) -> str:  # noqa: PLR0
 def optimizer_text(settings: Optimizer) -> str:
     """The statement that returns the optimizer.
 
-    Adam and Adagrad are subclasses in which epsilon means what it means in PyTorch; decay is added to the gradients.
+    Adam, AdamW and Adagrad are subclasses in which all settings mean what they mean in PyTorch; decay is added to the
+    gradients of the others.
     """
-    options = ["learning_rate=WarmUp()" if settings.warmup_steps else f"learning_rate={settings.lr!r}"]
-    if settings.name == "adam":
+    options = ["learning_rate=Schedule(total)" if settings.scheduled else f"learning_rate={settings.lr!r}"]
+    if settings.update_name == "adam":
         options += [f"beta_1={settings.betas[0]!r}", f"beta_2={settings.betas[1]!r}"]
     elif settings.name == "adagrad":
         options += ["initial_accumulator_value=0.0", f"epsilon={settings.eps!r}"]
     elif settings.momentum:
         options += [f"momentum={settings.momentum!r}"]
-    kind = {"adam": "Adam", "sgd": "keras.optimizers.SGD", "adagrad": "Adagrad"}[settings.name]
+    sgd = "Sgd" if settings.momentum and settings.scheduled else "keras.optimizers.SGD"
+    kind = {"adam": "Adam", "adamw": "AdamW", "sgd": sgd, "adagrad": "Adagrad"}[settings.name]
     return call(f"return {kind}(", options, indent=4)

@@ -71,4 +71,5 @@ def tensor_values(source: Source) -> Mapping[str, Any]:
         "blocks": f"range({blocks[0]}, {blocks[-1] + 1})" if blocks else "",
         # The fused form of SGD does not know divided tensors.
         "optimizer": optimizer_text(source.spec.optimizer, "parameters", fused=False),
+        "comes_in_groups": True,
     }

@@ -1,6 +1,6 @@
 """A run's model and optimizer as PyTorch source."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.recommend.scripts.base import Source, unknown_layer
@@ -30,7 +30,8 @@ def torch_values(source: Source) -> Mapping[str, Any]:
         "has_pooling": any(isinstance(layer, MaxPool) for layer in layers),
         "has_blocks": sequences,
         "optimizer": optimizer_text(spec.optimizer, "parameters", fused=True),
-        "rate_lines": list(rate_lines(spec.optimizer)) if "optimizer" not in source.user_functions else [],
+        # Whether parameters come in groups of their own.
+        "comes_in_groups": False,
         # Whether a worker may have nothing to update.
         "may_lack_parameters": False,
         "channels_last": source.has_images and spec.memory_format == "channels_last",
@@ -120,24 +121,6 @@ def optimizer_call(settings: Optimizer, fused: bool) -> tuple[str, list[str]]:
     options += [f"weight_decay={settings.weight_decay!r}"] if decays else []
     options += ["fused=True"] if settings.update_name == "adam" or (settings.name == "sgd" and fused) else []
     return {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adagrad": "Adagrad"}[settings.name], options
-
-
-def rate_lines(settings: Optimizer) -> Iterator[str]:
-    """Statements that set `factor`, what the rate is multiplied by after `done` of `total` steps."""
-    if not settings.scheduled:
-        return
-    warm_up = settings.warmup_steps
-    after, whole = (f"max(0, done - {warm_up})", f"max(1, total - {warm_up})") if warm_up else ("done", "total")
-    if settings.schedule == "cosine":
-        last, half = settings.final_lr, (1 - settings.final_lr) / 2
-        yield f"part = {after} / {whole}"
-        yield f"factor = {last!r} + {half!r} * (1 + math.cos(math.pi * part))"
-    elif settings.schedule == "step":
-        yield f"factor = {settings.step_factor!r} ** ({after} // {settings.step_every})"
-    if warm_up and settings.schedule == "constant":
-        yield f"factor = min(1.0, (done + 1) / {warm_up})"
-    elif warm_up:
-        yield f"factor *= min(1.0, (done + 1) / {warm_up})"
 
 
 def torchrun(spec: RunSpec, file_name: str) -> str:

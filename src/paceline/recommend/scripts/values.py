@@ -9,6 +9,7 @@ from paceline.data.base import EVALUATION_BATCH
 from paceline.data.mnist import cache_folder, find_folder
 from paceline.recommend.scripts.base import Script, Source
 from paceline.recommend.scripts.layout import assignment, call, prose
+from paceline.recommend.scripts.recipe_text import recipe_values
 from paceline.runs.devices import TUNED_ALLOCATOR
 from paceline.spec import Optimizer, RunSpec
 from paceline.units import format_count
@@ -34,6 +35,7 @@ def values_of(source: Source, script: Script, file_name: str, why: str) -> Mappi
         "counts_right": "loss" not in source.user_functions,
         "make_optimizer": "user_file.optimizer" if "optimizer" in source.user_functions else "make_optimizer",
         "total_steps": "EPOCHS * steps" if spec.epochs is not None else "STEPS",
+        **recipe_values(source),
         "turns_images": source.turns_images,
         "synthetic": synthetic,
         "tokens": tokens,
@@ -80,9 +82,11 @@ def optimizer_words(optimizer: Optimizer) -> Iterator[str]:
     if optimizer.momentum:
         yield f"momentum {optimizer.momentum:g}"
     if optimizer.weight_decay:
-        yield f"weight decay {optimizer.weight_decay:g}"
-    if optimizer.schedule != "constant":
-        yield f"schedule {optimizer.schedule}"
+        yield f"weight decay {optimizer.weight_decay:g}{' of matrices' if optimizer.weight_decay_on != 'all' else ''}"
+    if optimizer.schedule == "step":
+        yield f"schedule step ({optimizer.step_factor:g} every {format_count(optimizer.step_every or 1, 'step')})"
+    elif optimizer.schedule != "constant":
+        yield f"schedule {optimizer.schedule}{f' to {optimizer.final_lr:g}' if optimizer.final_lr else ''}"
     if optimizer.warmup_steps:
         yield f"{optimizer.warmup_steps} warm-up steps"
 

@@ -1,8 +1,11 @@
 """Evaluations in the middle of training, until a target is reached: when one is due, and what came of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from paceline.contract.job import Evaluation, Job
+from paceline.record import Finding
 from paceline.runs.pauses.standing_still import between_steps
 from paceline.runs.wire import LookResult
 from paceline.spec import RunSpec
@@ -23,6 +26,17 @@ def evaluations_in(steps: int) -> int:
         if is_due(step, last):
             count, last = count + 1, step
     return count
+
+
+def coarse_looks(steps: Sequence[int]) -> list[Finding]:
+    """A finding where a job that makes many steps at once could be looked at too rarely, by the steps of its looks."""
+    gaps = [(step - before, step) for before, step in pairwise([0, *steps])]
+    gap, step = max(gaps, key=lambda each: each[0] / each[1], default=(0, 1))
+    if gap <= max(1, step * SHARE_BETWEEN_EVALUATIONS):
+        return []
+    text = f"{gap} steps are made at once, and its target is looked for only between them"
+    hint = f"the steps to the target are known to {gap} only; set fewer steps per execution, or another loop"
+    return [Finding(code="coarse_looks", text=text, hint=hint)]
 
 
 @dataclass

@@ -1,21 +1,62 @@
 """Squared norms of gradients over a part of the batch and over all of it, from passes that are made anyway.
 
 With DistributedDataParallel the part is a worker's share, looked at before it is averaged. On one worker it is the
-first of several passes.
+first of several passes. Looking takes time: as many steps are measured as keep it below one per cent.
 """
 
 import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.contract.job import GradientSquares
 from paceline.frameworks.torch.training import TorchJob
 
-# Steps from one that is measured to the next: reading all gradients twice is 1 to 2 % of a step of the large CNN.
-STEPS_BETWEEN = 3
+# Steps from one that is measured to the next, at least; and the part of the time that looking may take.
+LEAST_STEPS_BETWEEN, LOOKING_SHARE = 3, 0.008
+# After so many steps it is known how long they take, and how long looking at their gradients does.
+TIMED_STEPS = 24
+
+
+class Rhythm:
+    """Which steps are measured: every third at first, then as few as the time that looking takes asks for."""
+
+    def __init__(self) -> None:
+        self.steps_between = LEAST_STEPS_BETWEEN
+        self._step_number, self._looking = 0, 0.0
+        self._looks: list[float] = []
+        self._others: list[float] = []
+
+    @property
+    def measures(self) -> bool:
+        """Whether the step that is under way is measured."""
+        return not self._step_number % self.steps_between
+
+    def add_look(self, seconds: float) -> None:
+        """A part of the looking in the step that is under way."""
+        self._looking += seconds
+
+    def end_step(self, seconds: float) -> bool:
+        """Counts a step with what it took; gives whether it is time to choose the rhythm."""
+        if self._step_number < TIMED_STEPS:
+            if self.measures:
+                self._looks.append(self._looking)
+            else:
+                self._others.append(seconds)
+        self._step_number, self._looking = self._step_number + 1, 0.0
+        return self._step_number == TIMED_STEPS
+
+    def wanted(self) -> int:
+        """Steps from one that is measured to the next, by the times of this process; the first ones are slow."""
+        share = median(self._looks[1:]) / max(median(self._others[1:]), 1e-9)
+        return max(LEAST_STEPS_BETWEEN, math.ceil(share / LOOKING_SHARE))
 
 
 class NoiseMeter:
@@ -59,46 +100,71 @@ class MeasuresNoise(TorchJob):
         spec = self._context.spec
         self._by_worker = isinstance(self._module, DistributedDataParallel) and spec.workers > 1
         small = spec.samples_per_step // (spec.workers if self._by_worker else spec.accumulation)
-        self._meter, self._pass_number, self._step_number = NoiseMeter(small, spec.samples_per_step), 0, 0
-        if self._by_worker:
-            for parameter in self._module.parameters():
-                if parameter.requires_grad:
-                    parameter.register_post_accumulate_grad_hook(self._look)
-
-    @property
-    def _measures(self) -> bool:
-        return not self._step_number % STEPS_BETWEEN
+        self._meter, self._rhythm, self._pass_number = NoiseMeter(small, spec.samples_per_step), Rhythm(), 0
+        # On cores what other programs do meanwhile does not count.
+        self._seconds = process_time if self._device.type == "cpu" else perf_counter
+        self._watched = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
     def _look(self, parameter: Tensor) -> None:
         """Notes the norm of a gradient when this worker has added its last pass to it; DDP averages it only then."""
         is_last = self._pass_number == self._context.spec.accumulation - 1
-        if self._measures and is_last and parameter.grad is not None:
+        if is_last and parameter.grad is not None:
+            began = self._seconds()
             self._meter.add_part(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square())
+            self._rhythm.add_look(self._seconds() - began)
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         loss = super()._pass(inputs, targets, passes)
-        if self._measures and self._pass_number == 0 and not self._by_worker:
+        if self._rhythm.measures and self._pass_number == 0 and not self._by_worker:
+            began = self._seconds()
             # Of the mean over all passes, the first has added its share.
-            self._meter.add_part(squared_norm(self._bare_module()) * passes**2)
+            self._meter.add_part(squared_norm(self._watched) * passes**2)
+            self._rhythm.add_look(self._seconds() - began)
         self._pass_number += 1
         return loss
 
     def _update(self, loss: Tensor) -> None:
-        if self._measures:
+        if self._rhythm.measures:
+            began = self._seconds()
             factor = 1.0 if self._scale is None else self._scale.factor
-            self._meter.end_step(squared_norm(self._bare_module()), factor)
-        self._pass_number, self._step_number = 0, self._step_number + 1
+            self._meter.end_step(squared_norm(self._watched), factor)
+            self._rhythm.add_look(self._seconds() - began)
+        self._pass_number = 0
         super()._update(loss)
 
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        """Around a step: gradients of workers are looked at as they come, and only where it is measured."""
+        if not self._by_worker or not self._rhythm.measures:
+            yield
+            return
+        began = self._seconds()
+        hooks = [parameter.register_post_accumulate_grad_hook(self._look) for parameter in self._watched]
+        self._rhythm.add_look(self._seconds() - began)
+        yield
+        for hook in hooks:
+            hook.remove()
+
+    def train_on(self, rows: Tensor) -> Tensor:
+        """One optimizer step; when enough of them are timed, all workers choose the same rhythm."""
+        began = self._seconds()
+        with self._watching():
+            loss = super().train_on(rows)
+        if self._rhythm.end_step(self._seconds() - began):
+            wanted = torch.tensor(self._rhythm.wanted(), device=self._device)
+            if self._by_worker:
+                dist.all_reduce(wanted, dist.ReduceOp.MAX)
+            self._rhythm.steps_between = int(wanted)
+        return loss
+
     def gradient_squares(self) -> GradientSquares:
-        """The squared norms of the epoch; the next one begins with a step that is measured."""
-        self._step_number = 0
+        """The squared norms of the epoch's measured steps."""
         return self._meter.take()
 
 
-def squared_norm(module: torch.nn.Module) -> Tensor:
+def squared_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The squared norm of all gradients together, of those in two bytes as well in single precision."""
-    gradients = [parameter.grad.float() for parameter in module.parameters() if parameter.grad is not None]
+    gradients = [parameter.grad.float() for parameter in parameters if parameter.grad is not None]
     return torch.stack(torch._foreach_norm(gradients)).square().sum()
 
 

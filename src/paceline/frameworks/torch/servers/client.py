@@ -21,8 +21,8 @@ from paceline.frameworks.torch.servers.links import GroupLink, Link
 from paceline.frameworks.torch.training import TorchJob
 from paceline.recipe import LEAST_DIMENSIONS_OF_A_MATRIX
 
-# First number of a word: what the worker will do next, as a sum.
-DONE, PUSH, FETCH = 0, 1, 2
+# First number of a word: what the worker will do next, as a sum. Who looks does not train with what it gets.
+DONE, PUSH, FETCH, LOOK = 0, 1, 2, 4
 WORD_TAG, REPLY_TAG, GRADIENT_TAG, VALUE_TAG, TAGS = 0, 1, 0, 1, 2
 
 
@@ -170,9 +170,9 @@ class ServerClient:
             self._exchange(piece)
         self._copied.clear()
 
-    def request_parameters(self) -> None:
+    def request_parameters(self, wish: int = FETCH) -> None:
         """Asks the servers for their parameters as they are; `finish` waits for them."""
-        self.send_word([FETCH])
+        self.send_word([wish])
         for number in range(len(self._pieces)):
             self._receive(number)
         self._fetching = True

@@ -104,9 +104,15 @@ class DownpourJob(ServedJob):
         return Share(index, spec.samples_per_step // spec.workers, (index,))
 
     def evaluate(self) -> Evaluation:
-        """Evaluates the servers' parameters."""
-        self._fetch()
-        return super().evaluate()
+        """Evaluates the servers' parameters; training goes on with those that this worker had."""
+        self._client.finish()
+        values = self._client.flat.values
+        kept = values.clone()
+        self._client.request_parameters(client.LOOK)
+        self._client.finish()
+        evaluation = super().evaluate()
+        values.copy_(kept)
+        return evaluation
 
     def weights(self) -> Weights:
         """The servers' parameters after every worker's last push."""
@@ -169,7 +175,7 @@ class AsynchronousServer:
                     arriving[place].wait(self._shard.patience)
                     version = self._version if place == 0 else version
                     self._apply(place, gradients[place])
-                if wish & client.FETCH:
+                if wish & (client.FETCH | client.LOOK):
                     sending.append(link.send(piece.values.data, client.value_tag(piece.number)))
             if wish & client.PUSH:
                 reply[0] = version - fetched
