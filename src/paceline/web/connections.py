@@ -56,13 +56,13 @@ class Connection(H11Protocol):
         self._timer = self.loop.call_later(REQUEST_SECONDS, self._time_is_up)
 
     def _time_is_up(self) -> None:
-        untaken_bytes = self.transport.get_write_buffer_size()
-        if untaken_bytes:
-            goes_on = untaken_bytes != self._untaken_bytes
-        else:
-            # What is being answered may take as long as it likes; half a request may not.
-            goes_on = not self.waits and not self.cycle.more_body
-        if goes_on:
+        if self._goes_on():
             self._start_timer()
         else:
             self.transport.abort()
+
+    def _goes_on(self) -> bool:
+        if untaken_bytes := self.transport.get_write_buffer_size():
+            return untaken_bytes != self._untaken_bytes
+        # What is being answered may take as long as it likes; half a request may not.
+        return not self.waits and not self.cycle.more_body

@@ -1,4 +1,4 @@
-"""Connections that only cost: no request, half of one, an answer that nobody takes. They go, and others are answered."""
+"""Connections that only cost (no request, half of one, an answer that nobody takes) go, and others are answered."""
 
 import socket
 import threading
@@ -70,9 +70,7 @@ def test_a_connection_that_was_refused_cannot_send_on_for_ever(port: int, hurrie
         assert everything(channel).startswith(b"HTTP/1.1 403")
 
 
-def test_an_answer_that_nobody_takes_is_not_kept(
-    port: int, hurried: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_that_nobody_takes_is_not_kept(port: int, hurried: None, monkeypatch: pytest.MonkeyPatch) -> None:
     # More than the kernel's buffers hold.
     monkeypatch.setattr("paceline.web.pages.figures.vega_script", lambda: bytes(1 << 24))
     with connect(port, b"GET /figures/vega.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2) as channel:
