@@ -6,7 +6,7 @@ import altair
 
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart
+from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, Drawing, Figure, Value, colours, compose_chart, inline_data
 
 AXIS = "noise scale, samples"
 # Intervals without an upper end are drawn to this many times the largest number.
@@ -36,7 +36,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     ]  # fmt: skip
     names = list(dict.fromkeys(value["series"] for value in values))
     scale = altair.Scale(type="log", nice=True)
-    base = altair.Chart(altair.Data(values=values)).encode(
+    base = altair.Chart(inline_data(values)).encode(
         x=altair.X(
             "epoch:Q", title="epoch", scale=altair.Scale(zero=False), axis=altair.Axis(format="d", tickMinStep=1)
         ),
