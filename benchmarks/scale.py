@@ -155,9 +155,12 @@ def pages(path: Path, record: Record, count: int) -> list[Stretch]:
     from starlette.testclient import TestClient
 
     from paceline.web import Site, make_app
+    from paceline.web.guard import COOKIE
 
     found: list[Stretch] = []
-    with TestClient(make_app(Site(path)), base_url="http://localhost:8337") as client:
+    site = Site(path)
+    with TestClient(make_app(site), base_url="http://localhost:8337") as client:
+        client.cookies.set(f"{COOKIE}_8337", site.token)
         for moment in ("first", "again", "after a record"):
             if moment == "after a record":
                 with Store.open(path) as store:

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from paceline.errors import SpecError, nearest
 from paceline.spec import Frozen
 from paceline.units import format_count
-from paceline.user_input.paths import home_path, is_file
+from paceline.user_input.paths import home_path, is_file, read_content
 from paceline.user_input.toml import parse_toml
 
 # `joined` is for processes that something else started (`paceline join`); no user names it.
@@ -176,7 +176,7 @@ def _settings(engine: str, pairs: str, text: str) -> dict[str, Any]:
 def load_fleet(path: Path) -> Fleet:
     """The fleet of a TOML file; a `python` beside the machines is that of each machine that names none."""
     try:
-        values = parse_toml(path.read_text())
+        values = parse_toml(read_content(path).decode())
     except OSError as error:
         raise SpecError(f"fleet file {path} cannot be read: {error.strerror}; name another with --on") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -194,7 +194,7 @@ def load_fleet(path: Path) -> Fleet:
 def _hosts_of_file(path: Path) -> list[str]:
     """One host in a line; what follows a # is for people, and so are further words of the line."""
     try:
-        lines = path.read_text().splitlines()
+        lines = read_content(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"hosts file {path} cannot be read: {error}; name another with --on ssh:@FILE") from None
     return [line.partition("#")[0].split()[0] for line in lines if line.partition("#")[0].split()]

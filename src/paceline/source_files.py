@@ -18,7 +18,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict
 
 from paceline.errors import SpecError, near_names
-from paceline.user_input.paths import is_file, user_path
+from paceline.user_input.paths import is_file, read_content, user_path
 
 # Characters of an identity.
 KEY_LENGTH = 16
@@ -60,7 +60,10 @@ def identity(program: Path, length: int) -> str:
     """A text that changes with the program or any module of the user's that it imports, and not with their place."""
     digest = hashlib.sha256(f"{IDENTITY_VERSION}".encode())
     for name, path in sorted(source_files(program).items()):
-        content = path.read_bytes()
+        try:
+            content = read_content(path)
+        except OSError as error:
+            raise SpecError(f"{path} cannot be read: {error.strerror}; see who may read it, or name another") from None
         digest.update(f"\n{name} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()[:length]
@@ -69,7 +72,7 @@ def identity(program: Path, length: int) -> str:
 def _imported(name: str, file: Path) -> Iterator[str]:
     """Dotted names of what a file imports, anywhere in it; relative ones are of its own package."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(read_content(file))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
@@ -180,7 +183,13 @@ class ScriptFile(UserFile):
             meant = f"did you mean {near[0]}.py?" if near else "give the path of a Python file, such as train.py"
             raise SpecError(f"there is no script {path}; {meant}")
         try:
-            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+            compile(read_content(path), str(path), "exec", dont_inherit=True)
+        except OSError as error:
+            raise SpecError(f"script {path} cannot be read: {error.strerror}; see who may read it") from None
+        except (RecursionError, MemoryError):
+            raise SpecError(
+                f"script {path} has an expression that is too long for Python to read; break it into several"
+            ) from None
         except (SyntaxError, ValueError) as error:
             where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             raise SpecError(f"{path.name} is no Python that could run: {error.args[0]}{where}; mend it first") from None

@@ -12,7 +12,7 @@ from pydantic import Field
 from paceline.errors import SpecError, nearest
 from paceline.layout import all_layouts
 from paceline.spec import DEFAULT_GLOBAL_BATCH, Frozen, RunSpec
-from paceline.user_input.paths import is_file
+from paceline.user_input.paths import is_file, read_content
 from paceline.user_input.toml import parse_toml
 
 # Tables inside a run, whose entries may be factors of their own: [factors.knobs] bucket_mb = [1, 25].
@@ -71,7 +71,7 @@ class Study(Frozen):
     @classmethod
     def _read(cls, path: Path) -> Self:
         try:
-            values = parse_toml(path.read_text())
+            values = parse_toml(read_content(path).decode())
         except OSError as error:
             raise SpecError(f"study {path} cannot be read: {error.strerror}; check the path") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

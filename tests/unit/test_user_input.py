@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UserError
-from paceline.user_input.paths import is_file, user_path
+from paceline.fleet import load_fleet, parse_fleet
+from paceline.predict.logged import read_log
+from paceline.source_files import ModelFile, ScriptFile
+from paceline.study import Study
+from paceline.systems.files import load_hardware
+from paceline.user_input.paths import MOST_BYTES, is_file, user_path
 from paceline.user_input.printable import finalize, printable, spreadsheet_cell
 from paceline.user_input.toml import MOST_LEVELS, parse_toml
 
@@ -23,6 +28,33 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 def test_no_file_has_a_name_that_is_too_long() -> None:
     assert not is_file(Path("x" * 300))
+
+
+READERS = {
+    "study": lambda path: Study.load(str(path)),
+    "system": lambda path: load_hardware(str(path)),
+    "fleet": load_fleet,
+    "hosts": lambda path: parse_fleet(f"ssh:@{path}"),
+    "log": read_log,
+    "model": lambda path: ModelFile.from_text(str(path)),
+    "script": lambda path: ScriptFile.from_text(str(path)),
+}
+
+
+@pytest.mark.parametrize("what", READERS)
+def test_a_file_that_nobody_wrote_is_not_read_into_memory(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "huge.toml"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)  # it takes no space on the disk
+    with pytest.raises(UserError, match=r"huge.toml cannot be read: .*it has more than 16 MiB, as no such file has"):
+        READERS[what](path)
+
+
+def test_a_script_with_an_expression_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("x = " + "+".join("1" * 100_000))
+    with pytest.raises(UserError, match=r"train.py has an expression that is too long for Python to read"):
+        ScriptFile.from_text(str(path))
 
 
 @pytest.mark.parametrize(

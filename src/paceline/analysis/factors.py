@@ -1,10 +1,13 @@
 """Groups of rows in which only one factor, the strategy and the worker count differ."""
 
-from collections.abc import Callable, Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from operator import attrgetter
 
+from paceline.analysis.configurations.differences import differs, marks
 from paceline.analysis.labels import group_by_setting, setting_title
 from paceline.analysis.rows import Row
 from paceline.contract.context import spec_facts
@@ -85,14 +88,22 @@ NO_FACTOR = Factor("nothing", (), lambda _row: 0.0, str)
 
 def groups_varying(rows: Sequence[Row], factor: Factor) -> dict[str, list[Row]]:
     """Measured rows in groups that differ only in the factor, the strategy and the workers, by title."""
-    grouped: dict[str, list[Row]] = {}
-    titles: dict[str, str] = {}
-    for row in rows:
-        if row.measured:
-            shared = str(_shared_fields(row.spec, factor))
-            titles.setdefault(shared, setting_title(row.spec, without={factor.name, "shrunk"}))
-            grouped.setdefault(shared, []).append(row)
-    return _by_size({_numbered_title(titles[shared], shared, titles): members for shared, members in grouped.items()})
+    measured = [row for row in rows if row.measured]
+    if not measured:
+        return {}
+    names = [name for name in RunSpec.model_fields if name not in {*SPREADING_FIELDS, "shrunk", *factor.fields}]
+    columns = zip(*(attrgetter("scaling", *names)(row.spec) for row in measured), strict=True)
+    unequal = [values for values in columns if differs(values)]
+    grouped: dict[Hashable, list[Row]] = {}
+    for mark, row in zip(marks(unequal) if unequal else repeat(()), measured, strict=False):
+        grouped.setdefault(mark, []).append(row)
+    titles = [setting_title(members[0].spec, without={factor.name, "shrunk"}) for members in grouped.values()]
+    counts, numbers = Counter(titles), Counter[str]()
+    numbered: dict[str, list[Row]] = {}
+    for title, members in zip(titles, grouped.values(), strict=True):
+        numbers[title] += 1
+        numbered[_numbered_title(title, numbers[title], counts[title])] = members
+    return _by_size(numbered)
 
 
 def with_enough_levels(rows: Sequence[Row], factor: Factor, levels: int = 2, counts: int = 2) -> list[Row]:
@@ -109,12 +120,6 @@ def with_enough_levels(rows: Sequence[Row], factor: Factor, levels: int = 2, cou
     return [row for row in rows if row.spec.strategy in enough]
 
 
-def _shared_fields(spec: RunSpec, factor: Factor) -> dict[str, Any]:
-    same = spec.model_dump(mode="json", exclude={*SPREADING_FIELDS, "shrunk", *factor.fields})
-    return {**same, "scaling": spec.scaling}
-
-
-def _numbered_title(title: str, same: str, titles: dict[str, str]) -> str:
+def _numbered_title(title: str, number: int, count: int) -> str:
     """The title, with a number where several settings share it (they differ in, say, the optimizer)."""
-    alike = [other for other, other_title in titles.items() if other_title == title]
-    return title if len(alike) == 1 else f"{title} ({alike.index(same) + 1} of {len(alike)})"
+    return title if count == 1 else f"{title} ({number} of {count})"

@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Sequence, Set
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.configurations.differences import differs
+from paceline.analysis.configurations.differences import differs, marks
 from paceline.recipe import SCHEDULE_FIELDS, Optimizer
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
@@ -49,6 +49,8 @@ _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumen
 # Fields that may tell one run from another.
 _TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
 _telling_values = attrgetter(*_TELLING)
+# Types whose values are written into JSON as they are.
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def varying_fields(rows: Sequence["Row"]) -> list[str]:
@@ -60,8 +62,10 @@ def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
     """Settings in which runs differ that are still to be made."""
     specs = list(specs)
     columns = zip(*map(_telling_values, specs), strict=True)
-    unequal = {name for name, values in zip(_TELLING, columns, strict=False) if differs(values)}
-    flat = [flatten(spec, unequal) for spec in specs] if unequal else []
+    unequal = {name: values for name, values in zip(_TELLING, columns, strict=False) if differs(values)}
+    # Thousands of runs have a few values each.
+    unlike = dict(zip(marks([*unequal.values()]), specs, strict=True)) if unequal else {}
+    flat = [flatten(spec, unequal.keys()) for spec in unlike.values()]
     names = dict.fromkeys(name for fields in flat for name in fields)
     return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
 
@@ -69,9 +73,12 @@ def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
 def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:
     """The fields that may tell a run from others, or `only` some; nested fields have a dot in their name."""
     fields: dict[str, Any] = {}
-    for name, value in spec.model_dump(mode="json", include=None if only is None else set(only)).items():
-        if name in _SHOWN or name in _SILENT:
+    for name in _TELLING:
+        if only is not None and name not in only:
             continue
+        value = getattr(spec, name)
+        if type(value) not in _PLAIN:
+            value = spec.model_dump(mode="json", include={name})[name]
         if isinstance(value, dict):
             fields |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         else:

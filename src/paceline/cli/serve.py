@@ -79,7 +79,7 @@ def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", str]:
 
     from paceline.cli.recommend import recommend
     from paceline.cli.run import run
-    from paceline.web import Site, make_app
+    from paceline.web import Connection, Site, make_app
 
     site = Site(db, options_of(run), options_of(recommend), any_name=any_name)
 
@@ -90,9 +90,11 @@ def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", str]:
             site.closing = True
             super().handle_exit(sig, frame)
 
+    # What a stranger sends wrong is no news to the user: of the server itself only errors are printed.
     config = uvicorn.Config(
-        make_app(site), log_level="warning", access_log=False, timeout_graceful_shutdown=LAST_SECONDS
-    )
+        make_app(site), http=Connection, ws="none", log_level="error", access_log=False,
+        timeout_graceful_shutdown=LAST_SECONDS,
+    )  # fmt: skip
     return Server(config), site.token
 
 

@@ -16,6 +16,7 @@ from paceline.figures.base import (
     Value,
     colours,
     compose_chart,
+    inline_data,
     wrap_lines,
 )
 
@@ -76,8 +77,8 @@ def _losses(search: Asynchrony, values: Sequence[Value], names: Sequence[str]) -
     title = f"steps to {search.target}"
     y = altair.Y("steps:Q", title=title,
                  scale=altair.Scale(type="log", nice=False, domain=[lowest / MARGIN, highest * MARGIN]))  # fmt: skip
-    base = altair.Chart(altair.Data(values=known)).encode(x=x, color=colours(names, legend=altair.Legend(orient="top")))
-    even = altair.Chart(altair.Data(values=[{"steps": search.baseline.middle_steps}]))
+    base = altair.Chart(inline_data(known)).encode(x=x, color=colours(names, legend=altair.Legend(orient="top")))
+    even = altair.Chart(inline_data([{"steps": search.baseline.middle_steps}]))
     return altair.layer(
         even.mark_rule(strokeDash=[5, 4], color=INK).encode(y=y),
         base.mark_line(strokeWidth=2).encode(y=y),
@@ -94,9 +95,9 @@ def _gains(values: Sequence[Value], names: Sequence[str]) -> altair.LayerChart:
     scale = altair.Scale(type="log", nice=False, domain=ends)
     x = altair.X("speed:Q", title="steps/s, times those of the synchronous", scale=scale)
     y = altair.Y("more:Q", title="steps to the target, times", scale=scale)
-    corners = altair.Chart(altair.Data(values=[{"speed": end, "more": end} for end in ends]))
-    base = altair.Chart(altair.Data(values=list(values))).encode(x=x, y=y, color=colours(names, legend=None))
-    words = altair.Chart(altair.Data(values=[
+    corners = altair.Chart(inline_data([{"speed": end, "more": end} for end in ends]))
+    base = altair.Chart(inline_data(values)).encode(x=x, y=y, color=colours(names, legend=None))
+    words = altair.Chart(inline_data([
         {"speed": ends[1], "more": ends[0], "text": "sooner", "colour": SOONER},
         {"speed": ends[0], "more": ends[1], "text": "later", "colour": LATER},
     ]))  # fmt: skip

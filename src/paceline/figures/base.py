@@ -4,7 +4,7 @@ import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import altair
 
@@ -30,6 +30,27 @@ MOST_SETTINGS = 3
 CHOICE = "setting_choice"
 
 Value = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Values:
+    """Values that Altair hands on as they are: it would copy and check lists one by one, again at every step."""
+
+    values: list[Value]
+    # Altair asks whatever has a schema and `to_dict` for its content.
+    _schema: ClassVar[dict[str, str]] = {"type": "array"}
+
+    def to_dict(self) -> list[Value]:
+        return self.values
+
+
+class _InlineData(altair.Data):
+    _class_is_valid_at_instantiation = False
+
+
+def inline_data(values: Iterable[Value]) -> altair.Data:
+    """The values as data of a chart."""
+    return _InlineData(values=_Values(list(values)))
 
 
 @dataclass(frozen=True)
@@ -108,15 +129,15 @@ def per_setting(values: Mapping[str, Sequence[Value]], panel: Panel, *more: Pane
     kinds = (panel, *more)
     if len(named) == 1 and more:
         ((title, members),) = named.items()
-        base = altair.Chart(altair.Data(values=list(members)))
+        base = altair.Chart(inline_data(members))
         return Drawing([draw_panel(base, "") for draw_panel in kinds], common=title)
     if len(named) <= MOST_SETTINGS:
-        bases = [(altair.Chart(altair.Data(values=list(members))), title) for title, members in named.items()]
+        bases = [(altair.Chart(inline_data(members)), title) for title, members in named.items()]
         return Drawing([draw_panel(base, title) for base, title in bases for draw_panel in kinds], common=common)
     bind = altair.binding_select(options=list(named), name="setting: ")
     choice = altair.param(name=CHOICE, value=fullest(named), bind=bind)
     everything = [{**value, "setting": title} for title, members in named.items() for value in members]
-    base = altair.Chart(altair.Data(values=everything)).transform_filter(f"datum.setting == {CHOICE}")
+    base = altair.Chart(inline_data(everything)).transform_filter(f"datum.setting == {CHOICE}")
     return Drawing([draw_panel(base, "") for draw_panel in kinds], choice, common)
 
 

@@ -10,7 +10,17 @@ import altair
 from paceline.analysis.labels import group_by_setting, shorten_titles, varying_fields
 from paceline.analysis.links import name_without_link
 from paceline.analysis.rows import Row
-from paceline.figures.base import PANEL_HEIGHT, PANEL_WIDTH, SOFT, Drawing, Figure, Value, colours, compose_chart
+from paceline.figures.base import (
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SOFT,
+    Drawing,
+    Figure,
+    Value,
+    colours,
+    compose_chart,
+    inline_data,
+)
 from paceline.figures.marks import (
     RANGE_NOTE,
     interval,
@@ -153,7 +163,7 @@ def _verdict(line: Sequence[Value], alone: float) -> str:
 
 
 def _panel(values: Sequence[Value], axis: Axis, colour: altair.Color, heading: str) -> altair.LayerChart:
-    base = altair.Chart(altair.Data(values=list(values)))
+    base = altair.Chart(inline_data(values))
     rates = [float(value["rate" if "rate" in value else "alone"]) for value in values]
     wide = is_wide(rates)
     scale = altair.Scale(type="log", nice=False, padding=12) if wide else altair.Scale(zero=True)

@@ -1,6 +1,7 @@
 """Training loss against steps: that synchronous strategies learn the same, and how asynchronous ones differ."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import altair
@@ -19,6 +20,7 @@ from paceline.figures.base import (
     Drawing,
     Figure,
     compose_chart,
+    inline_data,
     wrap_lines,
 )
 from paceline.strategies import strategy_of_stored
@@ -64,8 +66,8 @@ def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str
     # The last to be drawn is the thinnest, so that all of a bundle can be seen.
     ordered = sorted(rows, key=lambda row: (not is_synchronous(row.spec), frameworks.index(_framework(row))))
     lines = [
-        _line(row, varying, frameworks, _has_both(rows)).mark_line(opacity=1, strokeWidth=_width(row, frameworks))
-        for row in ordered
+        _lines(list(alike), varying, frameworks, _has_both(rows)).mark_line(opacity=1, strokeWidth=width)
+        for width, alike in groupby(ordered, key=lambda row: _width(row, frameworks))
     ]
     return altair.layer(*lines).properties(
         width=PANEL_WIDTH, height=PANEL_HEIGHT,
@@ -73,8 +75,8 @@ def _panel(title: str, rows: list[Row], varying: list[str], frameworks: list[str
     )  # fmt: skip
 
 
-def _line(row: Row, varying: list[str], frameworks: list[str], both: bool) -> altair.Chart:
-    return altair.Chart(altair.Data(values=_points(row, varying))).encode(
+def _lines(rows: Sequence[Row], varying: list[str], frameworks: list[str], both: bool) -> altair.Chart:
+    return altair.Chart(inline_data(point for row in rows for point in _points(row, varying))).encode(
         x=altair.X("step:Q", title="optimizer step", axis=altair.Axis(format="d", tickMinStep=1)),
         y=altair.Y("loss:Q", title="training loss", scale=altair.Scale(zero=False)),
         color=altair.Color("framework:N", title=None, legend=altair.Legend(orient="top"), scale=altair.Scale(

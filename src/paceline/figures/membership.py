@@ -6,7 +6,7 @@ import altair
 
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import FAINT, PALETTE, SOFT, Drawing, Figure, Value, compose_chart
+from paceline.figures.base import FAINT, PALETTE, SOFT, Drawing, Figure, Value, compose_chart, inline_data
 
 WIDTH, HEIGHT = 330, 150
 # A line has no more points than this.
@@ -64,10 +64,10 @@ def _panel(
 ) -> altair.LayerChart:
     x = altair.X("seconds:Q", title="seconds from the first step", scale=altair.Scale(domain=[0, end], nice=False))
     y = altair.Y(f"{quantity}:Q", title=words, scale=altair.Scale(zero=quantity == "rate"))
-    lines = altair.Chart(altair.Data(values=list(values))).mark_line(
+    lines = altair.Chart(inline_data(values)).mark_line(
         color=SOFT, interpolate="step" if quantity == "rate" else "linear"
     )
-    rules = altair.Chart(altair.Data(values=list(marks))).mark_rule(strokeWidth=2)
+    rules = altair.Chart(inline_data(marks)).mark_rule(strokeWidth=2)
     colour = altair.Color(
         "change:N", legend=None, scale=altair.Scale(domain=list(COLOURS), range=list(COLOURS.values()))
     )

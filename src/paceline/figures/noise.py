@@ -8,7 +8,18 @@ from paceline.analysis.batches.agreement import compare_with_noise, searches_wit
 from paceline.analysis.batches.regimes import BatchSearch
 from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
-from paceline.figures.base import INK, PANEL_HEIGHT, PANEL_WIDTH, SOFT, Drawing, Figure, Value, colours, compose_chart
+from paceline.figures.base import (
+    INK,
+    PANEL_HEIGHT,
+    PANEL_WIDTH,
+    SOFT,
+    Drawing,
+    Figure,
+    Value,
+    colours,
+    compose_chart,
+    inline_data,
+)
 
 AXIS = "noise scale, samples"
 # Intervals without an upper end are drawn to this many times the largest number.
@@ -38,7 +49,7 @@ def draw(rows: Sequence[Row]) -> altair.TopLevelMixin:
     ]  # fmt: skip
     names = list(dict.fromkeys(value["series"] for value in values))
     scale = altair.Scale(type="log", nice=True)
-    base = altair.Chart(altair.Data(values=values)).encode(
+    base = altair.Chart(inline_data(values)).encode(
         x=altair.X(
             "epoch:Q",
             title="epoch",

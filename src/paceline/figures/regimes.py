@@ -18,6 +18,7 @@ from paceline.figures.base import (
     Figure,
     Value,
     compose_chart,
+    inline_data,
     wrap_lines,
 )
 
@@ -72,7 +73,7 @@ def _panel(search: BatchSearch) -> altair.LayerChart:
     if search.regimes is not None:
         layers += _bands(search.regimes, span, scale["x"])
         layers += _curves(search.regimes, (min(batches), span[1]), [min(every) / MARGIN, height[1]], x, y)
-    base = altair.Chart(altair.Data(values=dots))
+    base = altair.Chart(inline_data(dots))
     layers.append(
         base.mark_point(size=70, filled=True, opacity=0.9, color=PALETTE[0]).encode(
             x=x, y=y, tooltip=["batch:Q", "steps:Q", "lr:Q"]
@@ -100,7 +101,7 @@ def _bands(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> 
         for name, low, high in zip(REGIMES, edges[:-1], edges[1:], strict=True)
         if high > low
     ]  # fmt: skip
-    base = altair.Chart(altair.Data(values=stretches))
+    base = altair.Chart(inline_data(stretches))
     colour = altair.Color("regime:N", legend=None, scale=altair.Scale(domain=list(REGIMES), range=[*REGIMES.values()]))
     words = {"fontSize": 11, "color": SOFT, "dy": 8, "baseline": "top"}
     last = base.transform_filter(f"!datum.wide && datum.end >= {span[1]}")
@@ -127,7 +128,7 @@ def _ends(regimes: Regimes, span: tuple[float, float], scale: altair.Scale) -> l
         if low < high:
             y = altair.value(PANEL_HEIGHT - FIRST_END + place * GAP_OF_ENDS)
             value: Value = {"name": name, "at": end.value, "low": low, "high": high}
-            charts += _end(altair.Chart(altair.Data(values=[value])).encode(y=y), value, span, scale)
+            charts += _end(altair.Chart(inline_data([value])).encode(y=y), value, span, scale)
     return charts
 
 
@@ -157,8 +158,8 @@ def _curves(
         {"batch": float(batch), "steps": start / float(batch)} for batch in places if start / batch >= height[0]
     ]
     return [
-        altair.Chart(altair.Data(values=fitted)).mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
-        altair.Chart(altair.Data(values=ideal)).mark_line(strokeDash=[5, 4], color=INK).encode(x=x, y=y),
+        altair.Chart(inline_data(fitted)).mark_line(strokeWidth=2, color=PALETTE[0]).encode(x=x, y=y),
+        altair.Chart(inline_data(ideal)).mark_line(strokeDash=[5, 4], color=INK).encode(x=x, y=y),
     ]
 
 

@@ -18,6 +18,7 @@ from paceline.figures.base import (
     Value,
     colours,
     compose_chart,
+    inline_data,
     wrap_lines,
 )
 from paceline.units import format_count, format_seconds
@@ -60,7 +61,7 @@ def _panel(search: BatchSearch, times: Sequence[TargetTime]) -> altair.LayerChar
     seconds = [float(value["seconds"]) for value in values]
     scale = altair.Scale(type="log", nice=False, domain=[min(seconds) / MARGIN, max(seconds) * MARGIN])
     y = altair.Y("seconds:Q", title=f"seconds to {search.target}", scale=scale)
-    base = altair.Chart(altair.Data(values=values)).encode(
+    base = altair.Chart(inline_data(values)).encode(
         x=altair.X("workers:O", title="workers", axis=altair.Axis(labelAngle=0)),
         y=y,
         color=colours(names, legend=altair.Legend(orient="top")),
@@ -85,7 +86,7 @@ def _soonest(values: Sequence[Value], y: altair.Y) -> list[altair.Chart]:
     measured, assumed = best[MEASURED], best[ASSUMED]
     marks = []
     if measured is not None:
-        base = altair.Chart(altair.Data(values=[{**measured, "text": _words(measured)}]))
+        base = altair.Chart(inline_data([{**measured, "text": _words(measured)}]))
         # Beside the first count there is room on the right only.
         marks += [
             base.mark_point(size=260, strokeWidth=2, color=INK).encode(x="workers:O", y=y),
@@ -94,7 +95,7 @@ def _soonest(values: Sequence[Value], y: altair.Y) -> list[altair.Chart]:
             ),
         ]
     if assumed is not None and (measured is None or _seconds(assumed) < _seconds(measured)):
-        base = altair.Chart(altair.Data(values=[{**assumed, "text": f"{assumed['time']} if sending were free"}]))
+        base = altair.Chart(inline_data([{**assumed, "text": f"{assumed['time']} if sending were free"}]))
         marks.append(
             base.mark_text(dy=18, align="right", dx=12, fontSize=11, color=SOFT).encode(
                 x="workers:O", y=y, text="text:N"

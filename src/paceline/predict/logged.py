@@ -23,6 +23,7 @@ from paceline.predict.measured import measured_step
 from paceline.spec import Frozen, Precision, Recompute, Reduction, RunSpec, Scalar
 from paceline.store import Store
 from paceline.systems.software import AttentionKernel
+from paceline.user_input.paths import read_content
 
 RESULT_SUFFIXES = (".db", ".sqlite")
 MILLISECONDS = 1e-3
@@ -219,7 +220,7 @@ def _from_rows(path: Path, assumed: dict[str, str]) -> Log:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows with their numbers in the file, where the header is row 1; empty cells say nothing."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_content(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"log {path} cannot be read: {error}; give a CSV file or a results file") from None
     reader = csv.DictReader(text.splitlines())

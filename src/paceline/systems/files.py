@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.errors import SpecError, nearest
 from paceline.systems.hardware import LOCAL, Hardware, Link
+from paceline.user_input.paths import read_content
 from paceline.user_input.toml import parse_toml
 
 # What `paceline calibrate` writes and every other command reads unless told otherwise.
@@ -76,7 +77,7 @@ def _by_name(name: str) -> Hardware:
 
 def _read_file(path: Path) -> Hardware:
     try:
-        return _read_text(path.read_text(), str(path))
+        return _read_text(read_content(path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"system file {path} cannot be read: {error}; name a system or another file") from None
 

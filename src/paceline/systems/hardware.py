@@ -122,6 +122,13 @@ class Device(Frozen):
     # Of GPUs: what libraries take beside tensors, and which kernels they choose.
     memory_behaviour: GpuMemory = GpuMemory()
 
+    @field_validator("flops_per_second")
+    @classmethod
+    def _with_fp32(cls, rates: dict[Precision, Rate]) -> dict[Precision, Rate]:
+        if "fp32" not in rates:
+            raise ValueError("flops_per_second has no fp32, in which every device computes; write its peak")
+        return rates
+
 
 class Curve(Frozen):
     """Measured values over a size: seconds or bytes."""

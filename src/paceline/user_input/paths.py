@@ -1,8 +1,12 @@
 """Paths as users type them; what is wrong with one is said in words."""
 
+import errno
 from pathlib import Path
 
 from paceline.errors import UserError
+
+# Of a program, a study or the description of a system; what is longer was named by mistake.
+MOST_BYTES = 1 << 24
 
 
 def home_path(text: str, what: str) -> Path:
@@ -23,6 +27,15 @@ def user_path(text: str, what: str) -> Path:
         raise UserError(f"{what} {text!r}: its name or that of a folder above is not UTF-8; rename it") from None
     except (RuntimeError, OSError, ValueError) as error:
         raise UserError(f"{what} {text!r} is no path: {error}; name a file") from None
+
+
+def read_content(path: Path) -> bytes:
+    """The content of a file that a user wrote; an `OSError` where it is longer than anything that is written."""
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES >> 20} MiB, as no such file has", str(path))
+    return content
 
 
 def is_file(path: Path) -> bool:

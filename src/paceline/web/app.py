@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -35,7 +35,7 @@ def make_app(site: Site) -> Starlette:
         routes=routes,
         lifespan=lifespan,
         middleware=[Middleware(Guard, token=site.token, any_name=site.any_name)],
-        exception_handlers={UserError: _wrong_input, HTTPException: _refused},
+        exception_handlers={UserError: _wrong_input, HTTPException: _refused, ClientDisconnect: _gone},
     )
     app.state.site = site
     return app
@@ -48,6 +48,11 @@ def _icon(_request: Request) -> Response:
 
 async def _wrong_input(request: Request, error: Exception) -> Response:
     return _message(request, "That cannot be done", str(error), 400)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """Whoever asked went away before the end of the request; nobody reads this."""
+    return Response(status_code=400)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

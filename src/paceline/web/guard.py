@@ -6,15 +6,17 @@ only the machine's own names are answered, so that a foreign page cannot reach i
 (DNS rebinding). Requests that change something must come from this application's own pages.
 """
 
+import re
 import secrets
 from html import escape
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+NAME_AND_PORT = re.compile(r"[\w.-]+(:\d*)?|\[[\w.:]+\](:\d*)?", re.ASCII)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 COOKIE = "paceline_token"
@@ -69,10 +71,12 @@ class Guard:
             return PlainTextResponse(reason + "\n", status_code=403)
         name = cookie_name(request.scope)
         if request.method in SAFE_METHODS and _equal(request.query_params.get("token", ""), self._token):
-            answer = _way_on(without_token(request.url.path, request.url.query), request.headers)
+            query = request.scope["query_string"].decode("latin-1")
+            answer = _way_on(without_token(request.scope["path"], query), request.headers)
             answer.set_cookie(name, self._token, httponly=True, samesite="strict")
             return answer
-        if _equal(request.cookies.get(name, ""), self._token) or request.url.path in OPEN_PATHS:
+        # Of the request line, not `request.url`: into that, some versions of Starlette paste the header Host unread.
+        if _equal(request.cookies.get(name, ""), self._token) or request.scope["path"] in OPEN_PATHS:
             return None
         return PlainTextResponse(WITHOUT_TOKEN + "\n", status_code=403)
 
@@ -101,7 +105,7 @@ def _way_on(address: str, headers: Headers) -> Response:
 def without_token(path: str, query: str) -> str:
     """The same address without the token; always one of this server, never of another host as `//name` would be."""
     pairs = [pair for pair in parse_qsl(query) if pair[0] != "token"]
-    return "/" + path.lstrip("/\\") + ("?" + urlencode(pairs) if pairs else "")
+    return "/" + quote(path.lstrip("/\\")) + ("?" + urlencode(pairs) if pairs else "")
 
 
 def wrong_place(method: str, headers: Headers, any_name: bool) -> str | None:
@@ -118,6 +122,9 @@ def wrong_place(method: str, headers: Headers, any_name: bool) -> str | None:
 
 
 def _hostname(host: str) -> str:
+    """The name without its port; empty where there is anything else than a name and a port."""
+    if not NAME_AND_PORT.fullmatch(host):
+        return ""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -94,7 +94,7 @@ class Site:
         """A page as HTML."""
         shared = {
             "navigation": sorted((page for page in self.pages if page.title), key=lambda page: page.place),
-            "here": request.url.path,
+            "here": request.scope["path"],
             "db": str(self.db),
             "version": version("paceline"),
             "secret": self.secret,

@@ -31,6 +31,7 @@ from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
 from paceline.spec import ModelFile
+from paceline.user_input.paths import read_content
 from paceline.workloads.lightning_module import LightningModel, declares_lightning_data, is_lightning_module
 from paceline.workloads.user_data import data_set
 from paceline.workloads.user_sources import loaded_data
@@ -100,7 +101,7 @@ class UserModel:
 def declared_functions(file: ModelFile) -> set[str]:
     """Names defined or imported by the file, without running it; a missing `build` or bad syntax is refused."""
     try:
-        tree = ast.parse(file.path.read_bytes())
+        tree = ast.parse(read_content(file.path))
         names = _names(tree)
     except OSError as error:
         raise ModelError(f"model file {file.path} cannot be read: {error.strerror}; see who may read it") from None

@@ -40,3 +40,12 @@ def test_a_delay_that_no_link_has_is_refused(value: float) -> None:
 
 def test_what_is_no_delay_is_none() -> None:
     assert str(described(("inner", "latency_seconds"), -0.0).inner.latency_seconds.value) == "0.0"
+
+
+@pytest.mark.parametrize("rest", [{}, {"bf16": {"value": 1e12, "source": MADE_UP}}], ids=["nothing", "bf16 alone"])
+@pytest.mark.parametrize("name", ["cpu-2-cores", "h100-pcie"])
+def test_a_device_without_its_fp32_is_refused(name: str, rest: dict[str, object]) -> None:
+    values = load_hardware(name).model_dump(mode="json", exclude_none=True)
+    values["device"]["flops_per_second"] = rest
+    with pytest.raises(SpecError, match=r"mine.toml: flops_per_second has no fp32, .*; write its peak"):
+        Hardware.read(values, "mine.toml")

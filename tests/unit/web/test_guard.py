@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from starlette.datastructures import URL
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from paceline.web import Site, make_app
-from paceline.web.guard import COOKIE, without_token
+from paceline.web.guard import COOKIE, OPEN_PATHS, without_token
 
 PORT = 8337
 
@@ -19,8 +21,10 @@ def test_names_of_this_machine_are_answered(client: TestClient, host: str) -> No
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8337", "", "[::2]", "[bad"]
-)
+    "host",
+    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8337", "", "[::2]", "[bad",
+     "localhost/favicon.ico?", "localhost:8337#", "evil.example@localhost", "localhost:8337,evil.example"],
+)  # fmt: skip
 def test_another_name_for_this_machine_is_refused_so_that_a_foreign_page_cannot_read(
     client: TestClient, host: str
 ) -> None:
@@ -103,6 +107,13 @@ def test_nothing_is_shown_without_the_token_and_the_answer_says_where_it_is(guar
     assert guarded.post("/start", data={}).status_code == 403
 
 
+def test_what_is_open_is_told_by_the_request_line_alone(guarded: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starlette before 1.0 writes the header Host into the address unread: `x/favicon.ico?` would pass as the icon."""
+    monkeypatch.setattr(Request, "url", URL(f"http://x{min(OPEN_PATHS)}?/results"))
+    assert guarded.get("/results", headers={"host": f"x{min(OPEN_PATHS)}?"}).status_code == 403
+    assert guarded.get("/favicon.ico").status_code == 200
+
+
 def test_every_site_has_a_token_of_its_own_that_nobody_guesses(db: Path) -> None:
     first, second = Site(db).token, Site(db).token
     assert first != second and len(first) >= 32
@@ -143,6 +154,7 @@ def test_two_servers_of_one_machine_keep_a_cookie_each(db: Path) -> None:
 def test_the_way_on_after_the_token_never_leads_to_another_host() -> None:
     assert without_token("//evil.example/", "a=1&token=x") == "/evil.example/?a=1"
     assert without_token("/\\evil.example", "token=x") == "/evil.example"
+    assert without_token("/\t/evil.example", "token=x") == "/%09/evil.example"
 
 
 def test_with_a_token_another_site_still_cannot_change_anything(guarded: TestClient) -> None:

@@ -1,6 +1,6 @@
 """Whether configurations differ in a field, told of thousands at once."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Any
@@ -15,3 +15,13 @@ def differs(values: Sequence[Any]) -> bool:
     if isinstance(first, dict):
         return len({*map(repr, values)}) > 1
     return values.count(first) < len(values) or len({*map(type, values)}) > 1
+
+
+def marks(columns: Sequence[Sequence[Any]]) -> list[tuple[Hashable, ...]]:
+    """For each row of these columns a value that it shares with those rows alone that are equal to it."""
+    return list(zip(*map(_column_marks, columns), strict=True))
+
+
+def _column_marks(values: Sequence[Any]) -> list[Hashable]:
+    # Equal numbers of unlike types are told apart here too.
+    return [repr(value) if isinstance(value, dict) else (type(value), value) for value in values]
