@@ -105,6 +105,6 @@ def test_a_single_number_is_called_metric(trained: Any) -> None:
 def test_what_passes_one_tensor_says_so_before_anything_starts(name: str, fields: dict[str, Any]) -> None:
     reason = refusal(spec_of("placed", strategy=name, **fields), local_system(), probe)
     assert reason == (
-        f"{name} passes one tensor through the model, and placed.py:placed takes 0 4 float32, 1 4 float32 and returns "
+        f"{name} passes one tensor through the model, and placed.py:placed takes (4 float32, 4 float32) and returns "
         f"a tuple; use a strategy that takes such batches (torch-ddp, torch-fsdp, torch-local-sgd)"
     )

@@ -1,7 +1,8 @@
 """Steps of a script that says nothing: PyTorch's optimizers are observed from the moment that they are imported."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -10,7 +11,9 @@ from typing import Any
 
 from paceline.callbacks.steps import StepLog
 
-MODULE = "torch.optim.optimizer"
+OPTIMIZERS, SCALERS = "torch.optim.optimizer", "torch.amp.grad_scaler"
+# What is done with a module once it is there.
+Hooking = Callable[[Any], None]
 
 
 class OptimizerSteps:
@@ -22,11 +25,12 @@ class OptimizerSteps:
 
     def __init__(self, log: StepLog) -> None:
         self._log = log
-        self._leader = self._last = 0
+        self._leader = self._last = self._seen = 0
 
     def after_step(self, optimizer: object, _arguments: Any, _options: Any) -> None:
         """Notes a step; the first of all has no beginning and begins the epoch."""
         number = id(optimizer)
+        self._seen += 1
         leads = not self._leader or number in (self._leader, self._last)
         self._last = number
         if not leads:
@@ -39,44 +43,78 @@ class OptimizerSteps:
         else:
             self._log.begin_epoch("optimizer")
 
+    def count_skipped(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """`GradScaler.step`, which counts also where it leaves the optimizer out because gradients overflowed.
 
-class OptimizerFinder(MetaPathFinder):
-    """Stands in the way of one import of PyTorch, to register a hook right after it."""
+        The samples of such a step were trained on, and a script that counts its batches counts them too.
+        """
 
-    def __init__(self, log: StepLog) -> None:
-        self._steps = OptimizerSteps(log)
+        @wraps(step)
+        def scaled_step(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
+            before = self._seen
+            value = step(scaler, optimizer, *arguments, **named)
+            if self._seen == before and scaler.is_enabled():
+                self._log.skipped_steps += 1
+                self.after_step(optimizer, arguments, named)
+            return value
+
+        return scaled_step
+
+    @property
+    def hookings(self) -> dict[str, Hooking]:
+        """What observes steps, by the module that it is put into."""
+
+        def hook_optimizers(module: Any) -> None:
+            module.register_optimizer_step_post_hook(self.after_step)
+
+        def hook_scalers(module: Any) -> None:
+            module.GradScaler.step = self.count_skipped(module.GradScaler.step)
+
+        return {OPTIMIZERS: hook_optimizers, SCALERS: hook_scalers}
+
+
+class ModuleFinder(MetaPathFinder):
+    """Stands in the way of the first import of some modules, to put something into each right after it."""
+
+    def __init__(self, hookings: dict[str, Hooking]) -> None:
+        self._hookings = dict(hookings)
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module as others find it, with a loader that registers the hook; other modules are left alone."""
-        if fullname != MODULE:
+        """The module as others find it, with a loader that hooks it; other modules are left alone."""
+        hooking = self._hookings.pop(fullname, None)
+        if hooking is None:
             return None
-        sys.meta_path.remove(self)
+        if not self._hookings:
+            sys.meta_path.remove(self)
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _HookingLoader(spec.loader, self._steps)
+            spec.loader = _HookingLoader(spec.loader, hooking)
         return spec
 
 
 class _HookingLoader(Loader):
-    """Loads a module as another loader does, and registers the hook in it."""
+    """Loads a module as another loader does, and hooks it."""
 
-    def __init__(self, loader: Loader, steps: OptimizerSteps) -> None:
-        self._loader, self._steps = loader, steps
+    def __init__(self, loader: Loader, hooking: Hooking) -> None:
+        self._loader, self._hooking = loader, hooking
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        module.register_optimizer_step_post_hook(self._steps.after_step)
+        self._hooking(module)
 
 
 def observe_optimizers(log: StepLog) -> None:
     """Notes every step of PyTorch's optimizers in this process, now or once the script imports PyTorch."""
-    module = sys.modules.get(MODULE)
-    if module is None:
-        sys.meta_path.insert(0, OptimizerFinder(log))
-    else:
-        module.register_optimizer_step_post_hook(OptimizerSteps(log).after_step)
+    missing = dict[str, Hooking]()
+    for name, hooking in OptimizerSteps(log).hookings.items():
+        if name in sys.modules:
+            hooking(sys.modules[name])
+        else:
+            missing[name] = hooking
+    if missing:
+        sys.meta_path.insert(0, ModuleFinder(missing))

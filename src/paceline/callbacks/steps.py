@@ -49,6 +49,8 @@ class StepLog:
     optimizer_steps: int = 0
     # Those of other optimizers in between, which are part of a step.
     followed_steps: int = 0
+    # Those that a `GradScaler` left out because gradients overflowed; they are among the others.
+    skipped_steps: int = 0
 
     def begin_epoch(self, source: Source) -> None:
         """Notes that the steps which follow belong together; what lies before is in none of them."""

@@ -70,6 +70,8 @@ def sample_elements(tree: Tree) -> int:
 
 def describe(tree: Tree) -> str:
     """The form of one sample in words: shape and type of each array, with its name where it has one."""
+    if isinstance(tree, tuple) and not any(isinstance(part, tuple | dict) for part in tree):
+        return f"({', '.join(map(_form, tree))})"
     return ", ".join(" ".join(filter(None, (name, _form(leaf)))) for name, leaf in named_leaves(tree))
 
 

@@ -12,6 +12,7 @@ from paceline.analysis.labels import series_name, varying_fields
 from paceline.analysis.rows import Row
 from paceline.analysis.statistics import Band
 from paceline.figures.base import (
+    MOST_SETTINGS,
     SMALL_HEIGHT,
     SMALL_SUBTITLE_CHARACTERS,
     SMALL_WIDTH,
@@ -63,13 +64,16 @@ class Form:
         wide = is_wide([value["value"] for value in values[fullest(values)]])
         names = [name for _, name in sorted({(value["order"], value["series"]) for value in everything})]
         kinds = _fastest_panels(everything)
-        makers = [partial(_panel, name=name, form=self, names=names, wide=wide) for name in kinds]
+        shared = wide or len(values) == 1 or len(values) > MOST_SETTINGS
+        makers = [partial(_panel, name=name, form=self, names=names, wide=wide, shared=shared) for name in kinds]
         drawing = per_setting(values, *makers)
         how = [self.lines, f"Dots: median of repeats, {RANGE_NOTE}", *oversubscribed_notes(shown)]
         how += ["Logarithmic axis"] if wide else []
         left_out = len({value["panel"] for value in everything}) - len(kinds)
         how += [f"The {MOST_PANELS} fastest; {left_out} more are in the table"] if left_out else []
-        return compose_chart(drawing, shown, self.title, how, columns=min(COLUMNS, len(kinds)), share=("y",))
+        # Panels of one setting have one axis; rates of other settings may be far from theirs.
+        share = ("y",) if shared else ()
+        return compose_chart(drawing, shown, self.title, how, columns=min(COLUMNS, len(kinds)), share=share)
 
     def figure(self, name: str, question: str, place: int) -> Figure:
         """The figure with this name."""
@@ -126,9 +130,13 @@ def _fastest_panels(values: Sequence[Value]) -> list[str]:
 
 
 def _panel(
-    base: altair.Chart, setting: str, name: str, form: Form, names: Sequence[str], wide: bool
-) -> altair.LayerChart:
+    base: altair.Chart, setting: str, name: str, form: Form, names: Sequence[str], wide: bool, shared: bool
+) -> altair.LayerChart | None:
+    if all(value["panel"] != name for value in base.data.values):
+        return None
     scale = altair.Scale(type="log", nice=False) if wide else altair.Scale(zero=True)
+    if not shared:
+        scale = altair.Scale(zero=True, nice=True, domainMax=max(value["high"] for value in base.data.values))
     y = altair.Y("value:Q", title=form.axis, scale=scale)
     base = base.transform_filter(altair.FieldEqualPredicate(field="panel", equal=name))
     base = base.encode(x=workers_axis(), color=colours(names, legend=None))

@@ -110,7 +110,8 @@ def shrunk_notes(rows: Sequence[Row]) -> list[str]:
     return [f"Shrunk: {text}" for text in texts]
 
 
-Panel = Callable[[altair.Chart, str], altair.Chart]
+# Draws a panel of a setting; None where the setting has nothing to show in it.
+Panel = Callable[[altair.Chart, str], altair.Chart | None]
 
 
 @dataclass(frozen=True)
@@ -130,15 +131,21 @@ def per_setting(values: Mapping[str, Sequence[Value]], panel: Panel, *more: Pane
     if len(named) == 1 and more:
         ((title, members),) = named.items()
         base = altair.Chart(inline_data(members))
-        return Drawing([draw_panel(base, "") for draw_panel in kinds], common=title)
+        return Drawing(_drawn([(base, "")], kinds), common=title)
     if len(named) <= MOST_SETTINGS:
         bases = [(altair.Chart(inline_data(members)), title) for title, members in named.items()]
-        return Drawing([draw_panel(base, title) for base, title in bases for draw_panel in kinds], common=common)
+        return Drawing(_drawn(bases, kinds), common=common)
     bind = altair.binding_select(options=list(named), name="setting: ")
     choice = altair.param(name=CHOICE, value=fullest(named), bind=bind)
     everything = [{**value, "setting": title} for title, members in named.items() for value in members]
     base = altair.Chart(inline_data(everything)).transform_filter(f"datum.setting == {CHOICE}")
-    return Drawing([draw_panel(base, "") for draw_panel in kinds], choice, common)
+    return Drawing(_drawn([(base, "")], kinds), choice, common)
+
+
+def _drawn(bases: Sequence[tuple[altair.Chart, str]], kinds: Sequence[Panel]) -> list[altair.Chart]:
+    """The panels of each setting that have something to show."""
+    drawn = [draw_panel(base, title) for base, title in bases for draw_panel in kinds]
+    return [panel for panel in drawn if panel is not None]
 
 
 def fullest(values: Mapping[str, Sequence[Value]]) -> str:

@@ -118,6 +118,9 @@ def _labelled(values: list[Value]) -> list[Value]:
     for quantity in (SPEEDUP, TIME):
         points = [value for value in values if value.get(quantity) is not None]
         last = {value["series"]: value for value in sorted(points, key=lambda value: value["workers"])}
+        several = [name for name in last if last[name]["workers"] > 1]
+        # All lines begin where one worker is; a name there would lie on those that go on.
+        last = {name: value for name, value in last.items() if name in several or not several}
         best = sorted(last, key=lambda name: last[name][quantity], reverse=quantity == SPEEDUP)[: len(PALETTE)]
         ideal = float(max(value["workers"] for value in values)) if quantity == SPEEDUP else 1.0
         ends = [end for value in points for end in (value[quantity], value.get(f"{quantity}_high")) if end is not None]
@@ -135,7 +138,9 @@ def _label(name: str, quantity: str, end: Value, values: Sequence[Value]) -> str
     return f"{name} {' → '.join([*alone, end['seconds']])} ({end['share_of_time']})"
 
 
-def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) -> altair.LayerChart:
+def _panel(base: altair.Chart, title: str, colour: altair.Color, quantity: str) -> altair.LayerChart | None:
+    if all(value.get(quantity) is None for value in base.data.values if value["series"] != THEORY):
+        return None
     words, form = AXES[quantity]
     y = altair.Y(f"{quantity}:Q", title=words, axis=altair.Axis(format=form), scale=altair.Scale(zero=True))
     x = workers_axis()

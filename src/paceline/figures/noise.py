@@ -89,7 +89,7 @@ def _critical_batch(search: BatchSearch, top: float, scale: altair.Scale) -> lis
         "at": critical.value, "low": critical.low or critical.value, "high": critical.high or max(top, critical.value),
         "name": f"critical batch to {search.target}: {critical.value:,.0f}",
     }  # fmt: skip
-    base = altair.Chart(altair.Data(values=[value]))
+    base = altair.Chart(inline_data([value]))
     y = altair.Y("at:Q", title=AXIS, scale=scale)
     return [
         base.mark_rect(opacity=0.12, color=SOFT).encode(y=altair.Y("low:Q", title=AXIS, scale=scale), y2="high:Q"),

@@ -12,7 +12,7 @@ from paceline.predict.question import Question
 from paceline.recommend.candidates import pointless_on_one_worker, simplicity, variants, worker_counts
 from paceline.recommend.lighter import OFFLOAD, predict_fitting
 from paceline.recommend.objectives import PEAK_MEMORY, Objective, counting_samples, objective
-from paceline.recommend.reading import Reading, reading_of
+from paceline.recommend.reading import Reading, readings_of
 from paceline.recommend.search import search_layouts, searches_layouts
 from paceline.record import Record
 from paceline.spec import SPREADING_FIELDS, RunSpec
@@ -73,8 +73,8 @@ class Answer:
     pick: Candidate | None = None
     measured_runs: int = 0
     critical_batch: CriticalBatch | None = None
-    # What reading a sample took in earlier runs of the model, where its data are read while it trains.
-    reading: Reading | None = None
+    # What reading a batch took in earlier runs of the model, where its data are read while it trains; the newest first.
+    readings: tuple[Reading, ...] = ()
 
 
 def recommend(
@@ -85,8 +85,8 @@ def recommend(
     if isinstance(critical_batch, float | int):
         critical_batch = CriticalBatch(critical_batch)
     records = list(records)
-    reading = reading_of(question.base, records)
-    answer = replace(_answer(question, goal, _evidence(records), critical_batch), reading=reading)
+    readings = readings_of(question.base, records)
+    answer = replace(_answer(question, goal, _evidence(records), critical_batch), readings=readings)
     if answer.pick is not None or question.offload:
         return answer
     # Nothing fits: perhaps with shards in the host's memory, which is slower than all else.
@@ -97,7 +97,7 @@ def recommend(
     listed = {candidate.spec.strategy for candidate in offloaded.ranked}
     excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
     return replace(
-        answer if offloaded.pick is None else replace(offloaded, question=answer.question, reading=answer.reading),
+        answer if offloaded.pick is None else replace(offloaded, question=answer.question, readings=answer.readings),
         excluded=excluded,
         considered=answer.considered + offloaded.considered,
         predictions=answer.predictions + offloaded.predictions,

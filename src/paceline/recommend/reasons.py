@@ -78,7 +78,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _samples_needed(answer, pick)
     sentences += _ties(answer, pick)
     sentences += _parts(answer.question, pick.prediction)
-    sentences += explain_reading(answer.reading, pick.prediction)
+    sentences += explain_reading(answer.readings, pick.prediction)
     sentences += _offloaded(answer.question, pick.prediction)
     sentences += explain_layout(answer.question, pick.prediction)
     sentences += what_would_change(answer)

@@ -14,6 +14,8 @@ from paceline.units import format_percent, format_seconds
 SOURCE = "data_source"
 INPUT_BOUND = "input_bound"
 DECIMALS = 7
+# More loader processes than this for a worker are no advice.
+MOST_PROCESSES = 32
 
 
 def waits_of(result: RankResult) -> tuple[float, ...]:
@@ -58,6 +60,8 @@ def keeping_up(loading: Loading, spec: RunSpec) -> str:
     if enough <= loading.processes:
         more = f"{processes_text(loading.processes)} would keep up if they had cores of their own"
         more += "; give --cores-per-worker more"
+    elif enough > MOST_PROCESSES:
+        more = f"it would take {processes_text(enough)} for each worker: prepare samples beforehand, as mapped arrays"
     else:
         more = f"{processes_text(enough)} for each worker would keep up (--loader-workers {enough})"
     return more if read is None else f"{read}, so {more}"

@@ -195,7 +195,10 @@ def words_of(error: BaseException) -> str:
         return f"{text.rpartition(chr(10))[2]}, in a process of a DataLoader"
     bold = _BOLD.search(text)
     sentence = bold.group(1) if bold else text.partition("\n\n")[0]
-    return f"{type(error).__name__}: {' '.join(sentence.split()).rstrip('.')}"
+    words = f"{type(error).__name__}: {' '.join(sentence.split()).rstrip('.')}"
+    # A library that imports its parts late says only that one of them could not be imported.
+    cause = error.__cause__ if isinstance(error, ImportError) else None
+    return words if cause is None else f"{words} (because of {words_of(cause)})"
 
 
 def line_in_user_code(error: BaseException) -> str:

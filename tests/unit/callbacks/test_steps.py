@@ -101,6 +101,28 @@ def test_a_turn_of_two_optimizers_is_one_step_and_a_new_optimizer_takes_the_lead
     assert log.optimizer_steps == 7
 
 
+def test_steps_that_a_grad_scaler_skips_count() -> None:
+    class Scaler:
+        """Skips every third step, as after an overflow."""
+
+        calls = 0
+
+        def is_enabled(self) -> bool:
+            return True
+
+        def step(self, optimizer: object) -> None:
+            self.calls += 1
+            if self.calls % 3:
+                observed.after_step(optimizer, (), {})
+
+    log = StepLog()
+    observed, scaler, optimizer = OptimizerSteps(log), Scaler(), object()
+    step = observed.count_skipped(Scaler.step)
+    for _ in range(12):
+        step(scaler, optimizer)
+    assert (log.optimizer_steps, log.skipped_steps, log.best()[1][0].steps) == (12, 4, 11)
+
+
 def test_time_before_a_step_resumes_is_in_no_step() -> None:
     log = StepLog()
     log.begin_epoch("callback")

@@ -60,4 +60,5 @@ def test_numbers_of_one_sample_are_counted_over_all_arrays():
 
 def test_a_tree_in_words_has_shapes_and_types():
     assert describe(np.ones((3, 2, 4), np.uint8)) == "2x4 uint8"
+    assert describe((np.ones(3), np.ones((3, 4), np.float32))) == "(one number float64, 4 float32)"
     assert describe(TREE) == "ids 2 int64, more.0 one number int64, more.1 3x4 float32"

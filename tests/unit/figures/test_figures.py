@@ -15,6 +15,8 @@ from paceline.figures import figure, figures
 from paceline.figures.base import MOST_SETTINGS, PALETTE, colours
 from paceline.figures.files import shown_values, write_figure
 from paceline.figures.marks import MOST_BARS
+from paceline.plan import complete
+from paceline.spec import RunSpec
 from paceline.strategies import strategies
 from unit.figures import example_records
 
@@ -248,3 +250,33 @@ def test_more_bars_than_can_be_compared_are_left_to_the_table(name):
     picture = figure(name).draw(shown).to_dict()
     assert len({value["name"] for value in shown_values(picture)}) == MOST_BARS
     assert f"The {MOST_BARS} " in " ".join(picture["title"]["subtitle"])
+
+
+def test_a_panel_without_values_is_left_out_and_settings_that_are_far_apart_have_axes_of_their_own() -> None:
+    """One strategy in each of two settings, the second a hundred times as slow."""
+    records = []
+    for strategy, workload, batch in (("torch-ddp", "mnist-small", 256), ("tf-mirrored", "mnist-large", 512)):
+        for workers in (1, 2):
+            spec = RunSpec(strategy=strategy, workload=workload, workers=workers, global_batch=batch, epochs=2)
+            records.append(example_records.record(complete(spec)))
+    panels = figure("first-epoch").draw(summarise(records)).to_dict()
+    titles = [panel["title"]["text"] for panel in panels["concat"]]
+    assert titles == ["tf-mirrored", "torch-ddp"] or titles == ["torch-ddp", "tf-mirrored"]
+    assert panels["resolve"]["scale"].get("y") is None
+    tops = re.findall(r'"domainMax": ([0-9.]+)', json.dumps(panels))
+    assert len(set(tops)) == 2
+
+
+def test_only_what_goes_on_is_named_where_all_lines_begin() -> None:
+    specs = [("torch-ddp", 1), ("torch-ddp", 2), ("torch-single", 1)]
+    records = [
+        example_records.record(
+            complete(RunSpec(strategy=name, workload="mlp", workers=workers, global_batch=256, epochs=2))
+        )
+        for name, workers in specs
+    ]
+    text = json.dumps(figure("efficiency").draw(summarise(records)).to_dict(), ensure_ascii=False)
+    labels = re.findall(r'"speedup_label": "([^"]+)"', text)
+    assert {label.split()[0] for label in labels} == {"torch-ddp"}
+    alone = figure("efficiency").draw([row for row in summarise(records) if row.spec.workers == 2]).to_dict()
+    assert len(alone["concat"]) == 1

@@ -111,7 +111,7 @@ def test_a_configuration_shows_its_repeats_epochs_and_settings(client: TestClien
     record = site.results.snapshot().records[0]
     text = client.get(f"/configurations/{record.key}").text
     assert text.count("<h2>Repeat ") == 3
-    assert "<dt>optimizer.lr</dt><dd>0.001</dd>" in text
+    assert "<dt>optimizer lr</dt><dd>0.001</dd>" in text
     assert client.get("/configurations/none").status_code == 404
 
 

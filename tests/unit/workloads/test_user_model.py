@@ -7,7 +7,7 @@ import pytest
 
 from paceline.errors import ModelError
 from paceline.spec import ModelFile
-from paceline.workloads.user_model import build_user_model, declared_functions, load_user_model
+from paceline.workloads.user_model import build_user_model, declared_functions, load_user_model, words_of
 
 ARRAYS = "import numpy as np\ndef build(): return 'a model'\ndef data():\n    return {}\n"
 
@@ -230,3 +230,16 @@ def test_a_file_that_went_away_is_refused_by_name(write):
     file = write("def build(): pass\n")
     file.path.unlink()
     assert f"model file {file.path} fails with FileNotFoundError" in complaint(load_user_model, file)
+
+
+def test_an_import_that_fails_late_tells_what_it_failed_because_of() -> None:
+    cause = RuntimeError("operator torchvision::nms does not exist")
+    error = ModuleNotFoundError("Could not import module 'T5'.")
+    error.__cause__ = cause
+    assert words_of(error) == (
+        "ModuleNotFoundError: Could not import module 'T5' (because of RuntimeError: operator torchvision::nms does "
+        "not exist)"
+    )
+    other = ValueError("no")
+    other.__cause__ = cause
+    assert words_of(other) == "ValueError: no"

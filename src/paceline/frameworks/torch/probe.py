@@ -81,7 +81,8 @@ def form_of(inputs: Tree, outputs: Any) -> str | None:
     """What the model takes and returns, in words, where that is not one tensor and one tensor."""
     if isinstance(inputs, torch.Tensor) and isinstance(outputs, torch.Tensor):
         return None
-    return f"takes {describe(inputs)} and returns {_output_text(outputs)}"
+    is_array = isinstance(outputs, torch.Tensor) and outputs.ndim
+    return f"takes {describe(inputs)} and returns {describe(outputs) if is_array else _output_text(outputs)}"
 
 
 def _declared_styles(context: Context, module: nn.Module) -> dict[str, str]:

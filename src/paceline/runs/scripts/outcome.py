@@ -7,13 +7,15 @@ from pathlib import Path
 from statistics import median
 
 from paceline.record import STEPS_COUNTED, Finding
-from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE, UNEVEN_STEPS
+from paceline.runs.scripts.process import OPTIMIZER_STEPS, SKIPPED_STEPS, SOURCE, UNEVEN_STEPS
 from paceline.runs.wire import EpochResult, RankResult
 from paceline.spec import RunSpec
 from paceline.strategies.unlisted.script import imported_modules
 
 # A gap this many times as long as the usual step is no step; with a share of the time this large it is worth naming.
 PAUSE, PAUSED_SHARE = 10.0, 0.02
+# A `GradScaler` begins with a few skipped steps; with a share of all this large they are worth naming.
+SKIPPED_SHARE = 0.02
 _GUIDE = "(docs/scripts-you-have.md)"
 _KERAS = frozenset({"keras", "tensorflow"})
 # Functions that start processes of a training.
@@ -104,7 +106,7 @@ def script_findings(spec: RunSpec, results: Sequence[RankResult]) -> list[Findin
                 hint="with shares of unlike size, call paceline.step or paceline.watch on every rank",
             )
         )
-    return [*findings, *_turns(spec.script.path.name, trained), *_pauses(trained)]
+    return [*findings, *_turns(spec.script.path.name, trained), *_skipped(trained), *_pauses(trained)]
 
 
 def _turns(name: str, results: Sequence[RankResult]) -> list[Finding]:
@@ -118,6 +120,18 @@ def _turns(name: str, results: Sequence[RankResult]) -> list[Finding]:
             )
             hint = "where a step is something else, put `with paceline.step(samples=n):` around what it is"
             return [Finding(code="several_optimizers", text=text, hint=hint)]
+    return []
+
+
+def _skipped(results: Sequence[RankResult]) -> list[Finding]:
+    """A finding where many steps in fp16 updated nothing: they are in the rate and trained nothing."""
+    for result in results:
+        details = result.measured.details
+        skipped, steps = details.get(SKIPPED_STEPS, 0), details.get(OPTIMIZER_STEPS, 0)
+        if skipped > SKIPPED_SHARE * steps:
+            text = f"a GradScaler skipped the update of {skipped:,} of {steps:,} steps; their samples count"
+            hint = "gradients overflow in fp16: begin with a smaller init_scale, or take bf16"
+            return [Finding(code="skipped_updates", text=text, hint=hint)]
     return []
 
 

@@ -29,6 +29,8 @@ PORT_PATIENCE_SECONDS = 60.0
 SOURCE, INPUT_SECONDS, OPTIMIZER_STEPS = "steps_from", "input_seconds", "optimizer_steps"
 # What other optimizers made between the steps of the leading one, where it is not a whole number for each.
 UNEVEN_STEPS = "steps_of_other_optimizers"
+# Steps whose update a `GradScaler` left out, as in runs in fp16.
+SKIPPED_STEPS = "skipped_steps"
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def run_script(context: Context, report: Reporter) -> ScriptEnd:
     spans = instrumented.spans(source, script.path.name) if instrumented is not None and source is not None else []
     memory = resident()
     details = {SOURCE: source, OPTIMIZER_STEPS: log.optimizer_steps, **_input_share(epochs), **_uneven(source, log)}
+    if log.skipped_steps:
+        details[SKIPPED_STEPS] = log.skipped_steps
     results = [
         EpochResult(
             epoch=number, stamps=epoch.stamps, ended=epoch.stamps[-1], cpu_seconds=epoch.cpu_ended - epoch.cpu_started,

@@ -15,6 +15,7 @@ from paceline.errors import UserError
 from paceline.record import Record
 from paceline.spec import RunSpec
 from paceline.web.drawings import applicable_figures
+from paceline.web.readable import readable
 from paceline.web.results_cache import Filters
 from paceline.web.site import Page, site_of
 
@@ -51,7 +52,9 @@ def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
         "rows": pair,
         "differing": [(name, settings[0].get(name, "–"), settings[1].get(name, "–")) for name in differing],
         "alike": [(name, value) for name, value in settings[0].items() if name not in differing],
-        "numbers": [_numbers(column, pair) for column in all_columns(pair)],
+        "numbers": [
+            _numbers(column, pair) for column in all_columns(pair) if any(column.value(row) is not None for row in pair)
+        ],
         "verdicts": compare_runs("", (first, second), sides),
         "figures": applicable_figures(pair),
         "comparable": setting_title(pair[0].spec) == setting_title(pair[1].spec),
@@ -69,7 +72,7 @@ def _settings(spec: RunSpec) -> dict[str, str]:
         "scaling": spec.scaling,
         **flatten(spec),
     }
-    return {name: str(value) for name, value in fields.items() if value is not None}
+    return dict(readable(fields))
 
 
 def _numbers(column: Column, pair: Sequence[Row]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from starlette.routing import Route
 from paceline.analysis.labels import flatten, setting_title
 from paceline.units import format_rate, format_seconds
 from paceline.web.drawings import applicable_figures
+from paceline.web.readable import readable
 from paceline.web.results_cache import Filters
 from paceline.web.site import Page, site_of
 
@@ -29,8 +30,8 @@ def show(request: Request) -> Response:
         "records": records,
         "said": snapshot.said_of(key),
         "known_tags": snapshot.filter_values()["tag"],
-        "settings": [(name, str(value)) for name, value in flatten(spec).items() if value is not None],
-        "environment": [(name, str(value)) for name, value in records[-1].environment.items() if value],
+        "settings": readable(flatten(spec)),
+        "environment": readable(records[-1].environment),
         "figures": applicable_figures(rows),
         "rate": format_rate,
         "seconds": format_seconds,

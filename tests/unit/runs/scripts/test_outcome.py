@@ -6,7 +6,7 @@ import pytest
 
 from paceline.record import Finding
 from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings
-from paceline.runs.scripts.process import OPTIMIZER_STEPS, SOURCE, UNEVEN_STEPS
+from paceline.runs.scripts.process import OPTIMIZER_STEPS, SKIPPED_STEPS, SOURCE, UNEVEN_STEPS
 from paceline.runs.wire import EpochResult, Measurements, ProcessStart, RankResult
 from paceline.spec import RunSpec, ScriptFile
 
@@ -43,6 +43,13 @@ def test_optimizers_that_step_unequally_often_are_told() -> None:
     (finding,) = script_findings(SPEC, [uneven, uneven])
     assert finding.code == "several_optimizers"
     assert "one of them made 600 steps, which are counted, the others 300" in finding.text
+
+
+def test_many_updates_that_a_scaler_skipped_are_told_and_the_few_at_the_start_are_not() -> None:
+    for skipped, codes in ((3, []), (80, ["skipped_updates"])):
+        scaled = result(10)
+        scaled.measured.details.update({OPTIMIZER_STEPS: 800, SKIPPED_STEPS: skipped})
+        assert [finding.code for finding in script_findings(SPEC, [scaled, scaled])] == codes
 
 
 @pytest.mark.parametrize(
