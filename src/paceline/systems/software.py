@@ -48,6 +48,8 @@ class Software(Frozen):
     step_seconds: float = Field(default=0.0, ge=0)
     # The share of gradients' transfers that may hide behind the backward pass.
     hidden_share: float = Field(default=1.0, ge=0, le=1)
+    # The share of its link out of the node that a device gets where others of its node are in the same collective.
+    shared_link_share: float = Field(default=1.0, gt=0, le=1)
     # Kernels of one shape and the next differ by more than any efficiency says; the same block takes the same again.
     blocks: tuple[LoggedBlock, ...] = ()
     # Relative standard deviation of predictions within a node and over several, from cross-validation; and of those
