@@ -97,10 +97,6 @@ FITTED = (
     ),
     FittedNumber("step_seconds", 1.0, 1e-5, 1.0, lambda _hardware: 3e-3, _of_software("step_seconds"), of_blocks=False),
     FittedNumber("hidden_share", 1.0, 0.05, 1.0, lambda _hardware: 0.5, _of_software("hidden_share"), of_blocks=False),
-    FittedNumber(
-        # Between one link for all eight devices of a node and one for each.
-        "shared_link_share", 1.0, 0.05, 1.0, lambda _hardware: 0.35, _of_software("shared_link_share"), of_blocks=False
-    ),
 )  # fmt: skip
 
 

@@ -137,9 +137,7 @@ class Costs:
     def _hierarchical(self, kind: str, payload_bytes: float, ranks: int, near: int) -> float:
         """Seconds of a hierarchical collective: devices exchange their shares with peers in other nodes."""
         nodes = ceil(ranks / near)
-        software = self.hardware.software
-        own_share = software.shared_link_share if software else 1.0
-        between = self._flat(kind, payload_bytes / near / own_share, nodes, self.outer)
+        between = self._flat(kind, payload_bytes / near, nodes, self.outer)
         return ring_seconds(kind, payload_bytes, near, self.inner) + between
 
     def _broadcast(self, payload_bytes: float, ranks: int, near: int) -> float:

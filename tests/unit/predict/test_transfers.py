@@ -5,7 +5,6 @@ import pytest
 from paceline.predict.transfers import Costs, Wire, broadcast_seconds, ring_seconds, tree_seconds
 from paceline.systems.files import load_hardware
 from paceline.systems.hardware import Calibration, Collective, Curve, Hardware, Link, Quantity
-from paceline.systems.software import Software
 
 FAST = Wire(latency=0.0, bandwidth=100.0)
 
@@ -55,16 +54,6 @@ def test_between_nodes_each_device_carries_its_share_of_the_payload(hardware: Ha
     within = 2 * 3 / 4 * 1000 / 1000
     between = 2 * 1 / 2 * (1000 / 4) / 100
     assert costs.seconds("all-reduce", 1000.0, 8) == pytest.approx(within + between)
-
-
-def test_devices_of_a_node_in_one_collective_may_share_a_link_out_of_it(hardware: Hardware) -> None:
-    shared = hardware.model_copy(update={"software": Software(source="made up for a test", shared_link_share=0.25)})
-    costs = Costs(shared, "nccl", "ring")
-    within, between = 2 * 3 / 4 * 1000 / 1000, 2 * 1 / 2 * 1000 / 100
-    assert costs.seconds("all-reduce", 1000.0, 8) == pytest.approx(within + between)
-    # One of each node has its link to itself.
-    apart = costs.seconds("all-reduce", 1000.0, 2, apart=4)
-    assert apart == Costs(hardware, "nccl", "ring").seconds("all-reduce", 1000.0, 2, apart=4)
 
 
 def test_ranks_that_are_a_node_apart_use_the_outer_link(hardware: Hardware) -> None:
