@@ -67,6 +67,20 @@ class Tied(nn.Module):
 
 def tied():
     return Tied()
+
+class Turned(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.ones(16, dtype=torch.complex64))
+        self.head = nn.Linear(16, 10)
+    def forward(self, x):
+        return self.head((x.flatten(1) * self.turn).real)
+
+def turned():
+    return Turned()
+
+def grows():
+    return nn.Sequential(nn.ConvTranspose2d(4, 6, 3, stride=2), nn.Flatten(), nn.Linear(6 * 17 * 17, 10))
 """
 
 
@@ -167,6 +181,23 @@ def test_a_model_that_looks_at_its_numbers_is_built_with_them(tmp_path: Path) ->
 def test_a_step_that_needs_its_numbers_is_not_traced_and_says_why(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="its step needs real numbers"):
         traced(own(tmp_path, "chooses"))
+
+
+def test_optimizers_that_read_their_own_count_of_steps_are_traced(tmp_path: Path) -> None:
+    # No fused form of Adam knows complex numbers; the others count on the CPU.
+    memory = traced(own(tmp_path, "turned", input_shape=(1, 4, 4))).memory
+    assert memory.state_bytes >= 2 * (16 * 8 + 16 * 10 * 4)
+
+
+def test_a_transposed_convolution_multiplies_once_for_each_number_that_it_is_given(tmp_path: Path) -> None:
+    layers = traced(own(tmp_path, "grows", input_shape=(4, 8, 8), global_batch=2)).operations.layers
+    forward = [each for layer in layers for each in layer.forward if each.kind == "convolution"]
+    backward = [each for layer in layers for each in layer.backward if each.kind == "convolution"]
+    given, area, results = 2 * 4 * 8 * 8, 3 * 3, 6
+    assert [each.flops for each in forward] == [2 * given * area * results]
+    # As a convolution it goes from the larger image, of 17 pixels, to the smaller one.
+    assert [each.shape for each in forward] == [(2, 6, 17, 17, 4, 3, 3, 2, 1)]
+    assert [each.flops for each in backward] == [2 * given * area * results]
 
 
 def test_experts_are_chosen_evenly() -> None:

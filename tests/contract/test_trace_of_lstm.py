@@ -1,4 +1,4 @@
-"""A layer of an LSTM is one call on cores and on GPUs, and one operation of a traced step; timed, it is in the grid."""
+"""A recurrent layer is one call on GPUs, of an LSTM also on cores, and one operation of a traced step."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,9 +13,10 @@ from paceline.contract.trace import Trace  # noqa: E402
 from paceline.costs.operations import Operation, recurrent  # noqa: E402
 from paceline.plan import complete  # noqa: E402
 from paceline.predict.operations import OperationTimer  # noqa: E402
-from paceline.runs.trace import traced  # noqa: E402
+from paceline.runs.trace import traced, traced_all  # noqa: E402
 from paceline.spec import ModelFile, RunSpec  # noqa: E402
 from paceline.systems.files import load_hardware  # noqa: E402
+from paceline.systems.gpu_memory import GpuMemory  # noqa: E402
 
 MODELS = """
 from torch import nn
@@ -37,21 +38,26 @@ def both_ways(): return Recurrent(nn.LSTM, bidirectional=True, dropout=0.5)
 def last_state(): return LastState(nn.LSTM)
 def projected(): return LastState(nn.LSTM, proj_size=12)
 def gru(): return Recurrent(nn.GRU)
+def plain(): return Recurrent(nn.RNN, nonlinearity="relu")
 """
 LENGTH, SAMPLES, INPUTS, WIDTH = 12, 8, 16, 24
+A_GPU, CORES = GpuMemory(), GpuMemory(fuses_recurrent=False)
 
 
-def traced_model(folder: Path, function: str, **fields: Any) -> Trace:
+def traced_model(folder: Path, function: str, device: GpuMemory = A_GPU, **fields: Any) -> Trace:
+    return traced(spec_of(folder, function, **fields), gpu=device)
+
+
+def spec_of(folder: Path, function: str, **fields: Any) -> RunSpec:
     (folder / "models.py").write_text(MODELS)
     model = ModelFile.from_text(f"{folder / 'models.py'}:{function}")
-    spec = complete(
+    return complete(
         RunSpec.parse(
             {"model": model.model_dump(), "dataset": "synthetic", "input_shape": (LENGTH, INPUTS), "classes": 10,
              "train_samples": 16, "global_batch": SAMPLES, "steps": 1, "device": "cuda", **fields},
             "a recurrent model",
         )
     )  # fmt: skip
-    return traced(spec)
 
 
 def operations_of(trace: Trace) -> list[Operation]:
@@ -74,9 +80,27 @@ def test_under_autocast_it_is_computed_in_half_precision(tmp_path: Path) -> None
     assert {each.numbers for each in layers} == {"bf16"}
 
 
+@pytest.mark.parametrize(("function", "gates"), [("gru", 3), ("plain", 1)])
+def test_on_a_gpu_layers_of_other_cells_are_one_operation_too(tmp_path: Path, function: str, gates: int) -> None:
+    layers = [each for each in operations_of(traced_model(tmp_path, function)) if each.kind == "recurrent"]
+    products = 2 * LENGTH * SAMPLES * WIDTH * gates
+    # Back, gradients of inputs and of weights.
+    assert sorted(each.flops for each in layers) == sorted(
+        passes * products * (inputs + WIDTH) for inputs in (INPUTS, WIDTH) for passes in (1, 2)
+    )
+
+
+def test_layers_are_repeated_by_their_shapes_where_calls_are_kept(tmp_path: Path) -> None:
+    (trace,) = traced_all([spec_of(tmp_path, "lstm")], A_GPU, keeps_calls=True)
+    assert isinstance(trace, Trace)
+    operations = operations_of(trace)
+    assert not [each for each in operations if each.kind == "recurrent" and each.call]
+    assert [each for each in operations if each.kind == "product" and each.call]
+
+
 @pytest.mark.parametrize("function", ["gru", "projected"])
 def test_what_cores_run_step_by_step_is_traced_step_by_step(tmp_path: Path, function: str) -> None:
-    operations = operations_of(traced_model(tmp_path, function))
+    operations = operations_of(traced_model(tmp_path, function, CORES))
     assert not [each for each in operations if each.kind == "recurrent"]
     assert sum(each.kind == "product" for each in operations) > LENGTH
 

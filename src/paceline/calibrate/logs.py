@@ -32,6 +32,8 @@ GPU_NAME = re.compile(r"[a-z]+[0-9]+")
 LEAST_RUNS = 20
 # With fewer runs of a kind than this, the tenth that is furthest off is chance.
 LEAST_FOR_INTERVAL = 30
+# Of an interval that nine of ten lie in, one of twenty is above.
+NORMAL_90_QUANTILE = 0.95
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,18 @@ def _with_deviation(hardware: Hardware, unseen: Sequence[_Unseen]) -> Hardware:
 
 
 def _deviation_of_kind(known: Sequence[_Unseen], unseen: Sequence[_Unseen], within: bool, together: float) -> float:
-    """The deviation of runs within a node, or of others; few of a kind are no surer than all together."""
+    """The deviation of runs within a node, or of others; few of a kind are no surer than all together.
+
+    Of few runs their deviation is not well known either: Student's t has the interval of the next one.
+    """
+    from scipy.stats import t
+
     enough = [log(1 + each.row.error) for each in known if (each.row.nodes == 1) == within]
     if len(enough) >= LEAST_FOR_INTERVAL:
         return _deviation(enough)
     alike = [each for each in unseen if (each.row.nodes == 1) == within] or unseen
-    return max(together, mean(abs(log(1 + each.row.error)) for each in alike) * sqrt(pi / 2))
+    next_one = float(t.ppf(NORMAL_90_QUANTILE, len(alike))) / NORMAL_90 * sqrt(1 + 1 / len(alike))
+    return max(together, mean(abs(log(1 + each.row.error)) for each in alike) * sqrt(pi / 2) * next_one)
 
 
 def _deviation(errors: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ A trace of a PyTorch model gives them as they are; those of built-in layers are 
 from dataclasses import dataclass
 from typing import Literal
 
-# Products, convolutions, attention and layers of an LSTM are bound by arithmetic as a rule, `memory` by bytes alone; an
+# Products, convolutions, attention and recurrent layers are bound by arithmetic as a rule, `memory` by bytes alone; an
 # update is the optimizer's.
 OperationKind = Literal["product", "convolution", "attention", "recurrent", "memory", "update"]
 # What an operation multiplies with; sums may be wider.
@@ -14,8 +14,10 @@ OperationNumbers = Literal["fp32", "tf32", "bf16", "fp16"]
 NUMBER_BYTES: dict[OperationNumbers, int] = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 # Products of a backward pass of attention over those of its forward pass: scores are computed again (Dao et al., 2022).
 ATTENTION_BACKWARD = 2.5
-# Input, forget, cell and output.
-LSTM_GATES = 4
+# Input, forget, cell and output of an LSTM; reset, update and new of a GRU.
+LSTM_GATES, GRU_GATES = 4, 3
+# Recurrent layers by their gates, as operations are named; one of an LSTM goes without.
+RECURRENT_NAMES = {LSTM_GATES: "", GRU_GATES: "gru", 1: "rnn"}
 # Bytes for each parameter that an update reads and writes, by optimizer: the parameter and its state twice, the
 # gradient once, in single precision.
 UPDATE_BYTES = {"adam": 28, "adagrad": 20, "momentum": 20, "sgd": 12}
@@ -122,15 +124,20 @@ def attention(
     )  # fmt: skip
 
 
-def recurrent(numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False) -> Operation:
-    """A layer of an LSTM over whole sequences; its backward pass computes gradients of weights and inputs."""
+def recurrent(
+    numbers: OperationNumbers, shape: tuple[int, ...], *, backward: bool = False, gates_of_cell: int = LSTM_GATES
+) -> Operation:
+    """A recurrent layer over whole sequences, usually of an LSTM; back, it computes gradients of weights and inputs."""
     length, samples, inputs, width, directions = shape
-    gates = LSTM_GATES * width * directions
+    gates = gates_of_cell * width * directions
     positions, passes = length * samples, 2 if backward else 1
     # What it is given and makes, its gates, and its weights.
     moved = (positions * (inputs + width * directions + gates) + gates * (inputs + width)) * NUMBER_BYTES[numbers]
     flops = 2.0 * positions * gates * (inputs + width)
-    return Operation("recurrent", numbers, shape, flops * passes, float(moved * passes), backward=backward)
+    return Operation(
+        "recurrent", numbers, shape, flops * passes, float(moved * passes), RECURRENT_NAMES[gates_of_cell],
+        backward=backward,
+    )  # fmt: skip
 
 
 def memory(

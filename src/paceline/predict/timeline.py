@@ -267,4 +267,5 @@ def _unsynchronised(compute: float, moved: float, service: float, inputs: StepIn
     step = inputs.workers / served.updates_per_second
     mean = len(cycles) / sum(1 / cycle for cycle in cycles) - max(0.0, moved - service)
     alone = mean + max(moved, service)
-    return Parts(mean, min(step, alone) - mean, 0.0, max(0.0, step - alone), moved, served.staleness, busy)
+    exposed, waiting = min(step, alone) - mean, max(0.0, step - alone)
+    return Parts(mean, exposed, 0.0, waiting, moved, served.staleness, cpu_seconds=busy)

@@ -33,15 +33,20 @@ class TracedModel:
         key = samples, precision, optimizer.model_dump_json()
         if key not in self._steps:
             spec = self.base.model_copy(update={"precision": precision, "optimizer": optimizer})
-            (trace,) = traced_all([one_step(spec, samples)], GpuMemory(), keeps_calls=True) if can_trace() else ("",)
+            (trace,) = traced_all([one_step(spec, samples)], self._device, keeps_calls=True) if can_trace() else ("",)
             self._steps[key] = None if isinstance(trace, str) else trace.operations
         return self._steps[key]
+
+    @property
+    def _device(self) -> GpuMemory:
+        """A GPU, or cores as far as their calls are others."""
+        return GpuMemory(fuses_recurrent=self.base.device != "cpu")
 
     def _trace(self, precision: Precision, optimizer: Optimizer) -> Pair | None:
         if not can_trace():
             return None
         spec = self.base.model_copy(update={"precision": precision, "optimizer": optimizer})
-        few, more = traced_all([one_step(spec, FEW), one_step(spec, MORE)], GpuMemory())
+        few, more = traced_all([one_step(spec, FEW), one_step(spec, MORE)], self._device)
         if isinstance(few, str) or isinstance(more, str):
             return None
         return (few.operations, more.operations) if alike(few.operations, more.operations) else None

@@ -21,6 +21,8 @@ class GpuMemory(Frozen):
     # Which kernel attention runs on in numbers of two and of four bytes, where it takes the arguments.
     half_attention: Attention = "cudnn"
     single_attention: Attention = "efficient"
+    # Whether a layer of a GRU, or a plain recurrent one, is one call, as in cuDNN; cores make it position by position.
+    fuses_recurrent: bool = True
 
     def cut_into(self, slices: int) -> "GpuMemory":
         """The behaviour of one of `slices` equal slices."""

@@ -1,5 +1,6 @@
 """The overhead of a software stack in steps on GPUs, fitted to logged runs: no data sheet has it."""
 
+from math import sqrt
 from typing import Literal
 
 from pydantic import Field
@@ -64,6 +65,11 @@ class Software(Frozen):
         return {logged.block: logged.factor for logged in self.blocks}
 
     def deviation_of(self, nodes: int, *, logged: bool) -> float:
-        """How far predictions on so many nodes are off, of blocks that were logged or of others."""
-        deviation = self.deviation if nodes == 1 else self.several_nodes_deviation
-        return deviation if logged else max(deviation, self.other_blocks_deviation)
+        """How far predictions on so many nodes are off, of blocks that were logged or of others.
+
+        What an unknown block adds within a node, it adds to what several nodes add.
+        """
+        if nodes == 1:
+            return self.deviation if logged else max(self.deviation, self.other_blocks_deviation)
+        added = max(0.0, self.other_blocks_deviation**2 - self.deviation**2)
+        return self.several_nodes_deviation if logged else sqrt(self.several_nodes_deviation**2 + added)

@@ -108,6 +108,16 @@ def test_blocks_that_no_run_had_are_predicted_with_less_certainty(fitted: Any) -
     assert widths[1] > 5 * widths[0]
 
 
+def test_over_several_nodes_an_unknown_block_adds_to_what_the_network_leaves_open() -> None:
+    software = Software(
+        source="made up for a test", deviation=0.03, several_nodes_deviation=0.04, other_blocks_deviation=0.05
+    )
+    assert software.deviation_of(1, logged=True) == 0.03
+    assert software.deviation_of(1, logged=False) == 0.05
+    assert software.deviation_of(2, logged=True) == 0.04
+    assert software.deviation_of(2, logged=False) == pytest.approx((0.04**2 + 0.05**2 - 0.03**2) ** 0.5)
+
+
 def test_a_share_of_the_runs_is_kept_out_and_predicted(fitted: Any) -> None:
     _, runs = fitted
     doubled = [replace(run, name=f"{run.name} again") for run in runs] + runs

@@ -101,7 +101,8 @@ def _attention(operation: Operation, device: torch.device) -> Call:
 def _recurrent(operation: Operation, device: torch.device) -> Call:
     length, samples, inputs, width, directions = operation.shape
     kind = TYPES[operation.numbers]
-    layer = torch.nn.LSTM(inputs, width, bidirectional=directions > 1, device=device, dtype=kind)
+    kind_of_layer = {"gru": torch.nn.GRU, "rnn": torch.nn.RNN}.get(operation.name, torch.nn.LSTM)
+    layer = kind_of_layer(inputs, width, bidirectional=directions > 1, device=device, dtype=kind)
     values = _random((length, samples, inputs), device, kind).requires_grad_(operation.backward)
     if not operation.backward:
         # With gradients wanted of its weights, as in training: another kernel than without.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,9 +20,10 @@ from paceline.frameworks.torch.module_facts import module_facts, split_as
 from paceline.frameworks.torch.outline import is_outline
 from paceline.frameworks.torch.resident_data import ResidentData
 from paceline.frameworks.torch.trace.build import without_numbers
+from paceline.frameworks.torch.trace.stand_ins import StandIns
 from paceline.frameworks.torch.training import optimizer_for
 from paceline.workloads.outputs import logits_of, loss_in
-from paceline.workloads.user_model import USER_DATA, call_user_code, loss_advice, telling_samples, words_of
+from paceline.workloads.user_model import USER_DATA, UserModel, call_user_code, loss_advice, telling_samples, words_of
 
 # Objects without a name of their own are shown with their place in memory, which is not the same twice.
 PLACE_IN_MEMORY = re.compile(r" at 0x[0-9a-f]+")
@@ -39,6 +41,12 @@ def inspect_torch(context: Context, module: nn.Module) -> UserModelFacts:
         raise ModelError(
             f"{user_model.label} returned a module without trainable parameters; there is nothing to train"
         )
+    with StandIns() if is_outline(module) else nullcontext():
+        return _inspected(context, user_model, module, parameters)
+
+
+def _inspected(context: Context, user_model: UserModel, module: nn.Module, parameters: int) -> UserModelFacts:
+    """Facts about the model, which is sent samples."""
     channels_last = context.spec.memory_format == "channels_last"
     data = ResidentData.load(context.data, torch.device("cpu"), channels_last)
     inputs, targets = data.batch(data.train, torch.from_numpy(telling_samples(context.data.train_targets)))

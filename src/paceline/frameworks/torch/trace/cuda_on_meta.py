@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.frameworks.torch.trace.fused_lstm import can_fuse, fused_lstm
+from paceline.costs.operations import GRU_GATES, LSTM_GATES
+from paceline.frameworks.torch.trace.fused_recurrent import can_fuse, fused_layers
 from paceline.frameworks.torch.trace.fused_norm import fused_rms_norm
+from paceline.frameworks.torch.trace.stand_ins import let_counts_be_listed
 from paceline.systems.gpu_memory import Attention
 
 Policy = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -46,21 +48,22 @@ _IN_SINGLE_UNLESS_ASKED = (
 )
 _IN_THE_WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 # What a GPU has single kernels for, cast or not.
-_FUSED = ("dropout", "rms_norm", "lstm.input")
+_FUSED = ("dropout", "rms_norm", "lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 # The widest head that each attention kernel takes.
 _WIDEST_HEAD: dict[str, int] = {"cudnn": 128, "flash": 256}
 _HALVES = (torch.bfloat16, torch.float16)
 # Cast weights by the number of the tensor they were cast from, which is kept so that none other gets its number.
 _cast_weights: dict[int, tuple[Tensor, Tensor]] = {}
 _kept_alive: list[Any] = []
-# Counts by the number of their tensor, and what they add up to.
-_counted: dict[int, tuple[Tensor, int]] = {}
 
 
 @contextmanager
-def cuda_on_meta(half: Attention, single: Attention) -> Iterator[None]:
-    """Everything within runs as on a GPU whose attention kernels for numbers of two and four bytes are these."""
-    _register(half, single)
+def cuda_on_meta(half: Attention, single: Attention, fuses_recurrent: bool = True) -> Iterator[None]:
+    """Everything within runs as on a GPU whose attention kernels for numbers of two and four bytes are these.
+
+    Without `fuses_recurrent` GRUs and plain recurrent layers are taken apart, as cores do.
+    """
+    _register(half, single, fuses_recurrent)
     torch.set_autocast_enabled("xpu", True)
     with torch._C._IncludeDispatchKeyGuard(getattr(torch._C.DispatchKey, _KEY)):
         yield
@@ -68,11 +71,11 @@ def cuda_on_meta(half: Attention, single: Attention) -> Iterator[None]:
 
 
 @cache
-def _register(half: Attention, single: Attention) -> None:
+def _register(half: Attention, single: Attention, fuses_recurrent: bool) -> None:
     _let_autocast_be_asked_for()
     _let_optimizers_take_meta()
     _let_checkpoints_cast()
-    _let_counts_be_listed()
+    let_counts_be_listed()
     library = torch.library.Library("aten", "IMPL")
     _kept_alive.append(library)
     warnings.filterwarnings("ignore", message="Warning only once for all operators")
@@ -81,8 +84,10 @@ def _register(half: Attention, single: Attention) -> None:
     policies = {
         _in_half: _IN_HALF, _in_single: _IN_SINGLE, _in_single_unless_asked: _IN_SINGLE_UNLESS_ASKED,
         _in_the_widest: _IN_THE_WIDEST, _fused_dropout: "dropout", _fused_norm("aten::rms_norm" in known): "rms_norm",
-        _fused_lstm: "lstm.input", _attention_by(half, single): "scaled_dot_product_attention",
+        _fused_recurrent(LSTM_GATES): "lstm.input", _attention_by(half, single): "scaled_dot_product_attention",
     }  # fmt: skip
+    if fuses_recurrent:
+        policies |= {_fused_recurrent(GRU_GATES): "gru.input", _fused_recurrent(1): "rnn_tanh.input rnn_relu.input"}
     for policy, names in policies.items():
         for name in names.split():
             if f"aten::{name}" in known or name in _FUSED:
@@ -180,17 +185,21 @@ def _fused_norm(casts: bool) -> Policy:
     return policy
 
 
-def _fused_lstm(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """One call for each layer, in half precision under autocast."""
-    names = [argument.name for argument in operation._schema.arguments]
-    values_by_name = {**dict(zip(names, arguments, strict=False)), **named}
-    values, weights, layers = values_by_name["input"], list(values_by_name["params"]), values_by_name["num_layers"]
-    if not can_fuse(values, weights, values_by_name["has_biases"], layers, values_by_name["bidirectional"]):
-        return operation(*arguments, **named)
-    if (half := _casts_to()) is not None:
-        values, weights = _cast(values, half), _cast(weights, half)
-    dropout = values_by_name["dropout"] if values_by_name["train"] else 0.0
-    return fused_lstm(values, weights, layers, dropout, values_by_name["batch_first"])
+def _fused_recurrent(gates: int) -> Policy:
+    """One call for each layer whose cells have so many gates, in half precision under autocast."""
+
+    def policy(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        names = [argument.name for argument in operation._schema.arguments]
+        by_name = {**dict(zip(names, arguments, strict=False)), **named}
+        values, weights, layers = by_name["input"], list(by_name["params"]), by_name["num_layers"]
+        if not can_fuse(values, weights, by_name["has_biases"], layers, by_name["bidirectional"]):
+            return operation(*arguments, **named)
+        if (half := _casts_to()) is not None:
+            values, weights = _cast(values, half), _cast(weights, half)
+        dropout = by_name["dropout"] if by_name["train"] else 0.0
+        return fused_layers(gates, values, weights, layers, dropout, by_name["batch_first"])
+
+    return policy
 
 
 def _attention_by(half: Attention, single: Attention) -> Policy:
@@ -274,33 +283,6 @@ def _let_checkpoints_cast() -> None:
     from torch.utils import checkpoint
 
     checkpoint._infer_device_type = lambda *_: "cuda"
-
-
-def scalar_of(tensor: Tensor) -> Any:
-    """The number that code gets when it reads a tensor without values: zero, of the tensor's type."""
-    if tensor.dtype == torch.bool:
-        return False
-    return 0.0 if tensor.is_floating_point() else 0
-
-
-def counts_of(numbers: Tensor, classes: int) -> Tensor:
-    """The result of counting classes among numbers without values: equal counts for all."""
-    counts = torch.empty(classes, dtype=torch.int64, device=numbers.device)
-    _counted[id(counts)] = counts, numbers.numel()
-    return counts
-
-
-def _let_counts_be_listed() -> None:
-    listed = torch.Tensor.tolist
-
-    def tolist(tensor: Tensor) -> Any:
-        if tensor.device.type != "meta":
-            return listed(tensor)
-        _, total = _counted.get(id(tensor), (tensor, 0))
-        share, rest = divmod(total, max(1, tensor.numel()))
-        return [share + (place < rest) for place in range(tensor.numel())]
-
-    torch.Tensor.tolist = tolist
 
 
 def in_channels_last(outputs: Any, inputs: Iterable[Any]) -> Any:

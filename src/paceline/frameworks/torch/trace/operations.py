@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
 from paceline.frameworks.torch.trace.cuda_on_meta import has_channels_fastest
-from paceline.frameworks.torch.trace.fused_lstm import LSTM_LAYER, lstm_layer
+from paceline.frameworks.torch.trace.fused_recurrent import RECURRENT_LAYER, recurrent_layer
 from paceline.frameworks.torch.trace.fused_norm import SPACE
 
 _NUMBERS: dict[torch.dtype, OperationNumbers] = {
@@ -41,8 +41,8 @@ def operation_of(
     if update:
         numbers = sum(tensor.numel() for tensor in (args[0] if isinstance(args[0], list | tuple) else outputs))
         return Operation("update", "fp32", (numbers,), float(numbers), moved, short)
-    if name.startswith(LSTM_LAYER):
-        return lstm_layer(name, args, _numbers("recurrent", read, outputs, tf32))
+    if name.startswith(RECURRENT_LAYER):
+        return recurrent_layer(name, args, _numbers("recurrent", read, outputs, tf32))
     kind, shape, flops = _work(func, args, read, outputs)
     if short in COPIES and read and outputs and _fastest(read[0]) != _fastest(outputs[0]):
         short = REORDERING
@@ -130,7 +130,10 @@ def _convolution(name: str, args: Any, outputs: list[Tensor]) -> tuple[Operation
     # (gradient, input, weight, ...) or (input, weight, ...); then stride, and near the end groups.
     data, weight = args[1:3] if back else args[0:2]
     result = args[0] if back else outputs[0]
-    groups, stride = (args[9], args[4]) if back else (args[8], args[3])
+    stride, transposed, groups = (args[4], args[7], args[9]) if back else (args[3], args[6], args[8])
+    if transposed:
+        # It is the gradient of a convolution from its result to its input, and multiplies as much as that does.
+        data, result = result, data
     two = (1, 1, *data.shape[2:])[-2:], (1, 1, *weight.shape[2:])[-2:]
     shape = (data.shape[0], data.shape[1], *two[0], result.shape[1], *two[1], stride[-1], groups)
     flops = float(MULTIPLY_ADD * result.numel() * math.prod(weight.shape[1:]))

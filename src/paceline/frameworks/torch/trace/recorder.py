@@ -14,22 +14,17 @@ from torch.utils._pytree import tree_iter
 
 from paceline.costs.operations import Operation
 from paceline.frameworks.torch.trace.calls import text_of_call
-from paceline.frameworks.torch.trace.cuda_on_meta import (
-    counts_of,
-    in_channels_last,
-    in_rows,
-    node_number,
-    running_node,
-    scalar_of,
-)
+from paceline.frameworks.torch.trace.cuda_on_meta import in_channels_last, in_rows, node_number, running_node
 from paceline.frameworks.torch.trace.operations import GROUP_NORMS, as_called, operation_of, unseen_operations
 from paceline.frameworks.torch.trace.scratch import Scratch
+from paceline.frameworks.torch.trace.stand_ins import NONE, stand_in
 
 # The CUDA allocator gives out multiples of this (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 BLOCK_BYTES = 512
 LAST_NODE = 2**64 - 1
-# Kinds whose calls are not kept: gradients of attention need what its kernels left, and an update takes all arrays.
-NOT_REPEATED = ("attention", "update")
+# Kinds whose calls are not kept: gradients of attention and of recurrent layers need what their kernels left, and an
+# update takes all arrays.
+NOT_REPEATED = ("attention", "recurrent", "update")
 
 Phase = Literal["setup", "forward", "backward", "update", "evaluation"]
 
@@ -88,7 +83,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name
         if name == "aten::_local_scalar_dense":
-            return scalar_of(args[0])
+            number = stand_in(name, args, kwargs)
+            return func(*args) if number is NONE else number
         read = [value for value in tree_iter((args, kwargs)) if isinstance(value, Tensor)]
         for tensor in read:
             self.add(tensor)
@@ -121,8 +117,9 @@ class Recorder(TorchDispatchMode):
         if name.startswith("aten::_fused_"):
             # Some fused updates have no kernel for tensors without numbers, and they make nothing.
             return None
-        if name == "aten::bincount":
-            return counts_of(args[0], kwargs.get("minlength", args[2] if len(args) > 2 else 0))
+        result = stand_in(name, args, kwargs)
+        if result is not NONE:
+            return result
         result = func(*args, **kwargs)
         if name in GROUP_NORMS:
             return in_rows(result)

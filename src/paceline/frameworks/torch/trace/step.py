@@ -75,7 +75,7 @@ def trace_step(spec: RunSpec, gpu: GpuMemory, keeps_calls: bool = False) -> Trac
         # The context would load data to find out what the layers are.
         vars(context)["model"] = Model(layers)
     recorder = Recorder(Scratch(gpu), tf32=spec.precision != "fp32", keeps_calls=keeps_calls)
-    with cuda_on_meta(gpu.half_attention, gpu.single_attention), recorder:
+    with cuda_on_meta(gpu.half_attention, gpu.single_attention, gpu.fuses_recurrent), recorder:
         module = build_on_meta(context, layers, shape)
         data = resident_on_meta(context, shape)
         compute_in_half(spec, module)
