@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,8 +43,11 @@ class _Values:
     def to_dict(self) -> list[Value]:
         return self.values
 
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self.values)
 
-class _InlineData(altair.Data):
+
+class _InlineData(altair.Data):  # type: ignore[misc]  # Altair has no types there
     _class_is_valid_at_instantiation = False
 
 
