@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # `make test REQUIRE=machines` fails where tests of several machines would be skipped (no root, no sshd).
 REQUIRE ?=
 export PACELINE_REQUIRE := $(REQUIRE)
-# Three groups of tests at a time, as some mostly wait, made and put in order by tests/conftest.py.
-IN_PARALLEL := -n 3 --no-loadscope-reorder
+# Four groups of tests at a time, as some mostly wait, made and put in order by tests/conftest.py.
+IN_PARALLEL := -n 4 --no-loadscope-reorder
 # The interpreter may be called python3 where python3.11 is not on the path.
 INTERPRETER := $(shell command -v $(PYTHON) || command -v python3)
 
