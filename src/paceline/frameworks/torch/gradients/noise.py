@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.contract.job import GradientSquares
 from paceline.frameworks.torch.training import TorchJob
 
-# Steps from one that is measured to the next, at least; and the part of the time that looking may take.
-LEAST_STEPS_BETWEEN, LOOKING_SHARE = 3, 0.008
+# Steps from one that is measured to the next, at least; and the part of the time that looking may take. What it reads
+# takes the place of other data in the caches, which costs the rest of the step up to as much again.
+LEAST_STEPS_BETWEEN, LOOKING_SHARE = 3, 0.004
 # After so many steps it is known how long they take, and how long looking at their gradients does.
 TIMED_STEPS = 24
 
