@@ -29,7 +29,7 @@ def what_would_change(answer: Answer) -> Iterator[str]:
         best = _best(question.but_with(**change), pick, answer)
         if best is None:
             continue
-        gain = _rate(best) / _rate(pick) - 1
+        gain = _gain(answer, best, pick)
         if gain >= LEAST_GAIN:
             how = _differences(pick.spec, best.spec)
             gains.append((gain, f"{words} would make it {format_percent(gain)} faster{how}"))
@@ -74,6 +74,13 @@ def _best(question: Question, pick: Candidate, answer: Answer) -> Candidate | No
     if question.global_batches == answer.question.global_batches:
         fields |= {"global_batches": (pick.spec.samples_per_step,), "local_batches": ()}
     return recommend(question.but_with(**fields), answer.objective.name, (), answer.critical_batch).pick
+
+
+def _gain(answer: Answer, best: Candidate, pick: Candidate) -> float:
+    """How much faster it trains, or comes nearer to its target where it is known how many samples a batch needs."""
+    if answer.objective.name == "time-to-accuracy" and answer.critical_batch is not None:
+        return pick.value.value / best.value.value - 1
+    return _rate(best) / _rate(pick) - 1
 
 
 def _rate(candidate: Candidate) -> float:

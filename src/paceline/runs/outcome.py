@@ -29,7 +29,7 @@ from paceline.record import (
 from paceline.runs.loading import loading_findings, loading_of, waits_of
 from paceline.runs.meters.energy import EnergyMeter, charge
 from paceline.runs.one_clock import clock_finding, on_one_clock
-from paceline.runs.pauses.target import coarse_looks
+from paceline.runs.pauses.target import target_findings
 from paceline.runs.scripts.outcome import epoch_samples, missing_steps, script_findings, silent_end
 from paceline.runs.surroundings import Surroundings, machine_records
 from paceline.runs.wire import DATA_DIGEST, EpochResult, RankError, RankResult
@@ -163,6 +163,7 @@ def _measured_fields(
     compared = spec.instrumented and not strategy(spec.strategy).traits.keeps_own_clock
     clocks = [machine.clock for machine in surroundings.machines] if compared else []
     apart = clock_finding(clocks, [seconds for rank_steps in steps.values() for seconds in rank_steps])
+    looks = _looks(results)
     return {
         "startup": startup_of(results, surroundings.launched),
         "epochs": charged,
@@ -172,13 +173,13 @@ def _measured_fields(
             for (process, result), read in zip(ranks, loading, strict=True)
         ),
         "losses": tuple(loss if math.isfinite(loss) else None for loss in losses),
-        "looks": _looks(results),
+        "looks": looks,
         "step_seconds": steps,
         "input_seconds": waits,
         "findings": [
             *_loss_finding(losses), *_first_epoch_finding(epochs), *_slow_link_finding(spec, results),
             *([apart] if apart is not None else []), *script_findings(spec, results),
-            *loading_findings(spec, results, loading), *coarse_looks([look.step for look in _looks(results)]),
+            *loading_findings(spec, results, loading), *target_findings(spec, looks),
         ],
         **settled,
         **({} if apart is not None else _instrumented_fields(processes, results)),

@@ -10,7 +10,7 @@ from paceline.analysis.rows import summarise
 from paceline.cli import show
 from paceline.cli.show import checked_options, print_results
 from paceline.errors import UserError
-from paceline.record import Epoch, Rank, Status
+from paceline.record import Epoch, Look, Rank, Status
 
 
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.5, float("nan")])
@@ -75,3 +75,14 @@ def test_several_settings_end_with_a_table_of_verdicts_that_fits_80_columns(prin
         f"global batch {batch} fake x2 100 % over fake x1 likely (3 runs)" for batch in (64, 128, 256)
     ]
     assert "how sure" not in printed(records[:14])
+
+
+def test_runs_that_look_for_a_target_tell_after_how_many_steps_they_came_to_it(printed, records):
+    assert "to tar-" not in printed(records)
+    looks = (Look(step=1, test_accuracy=0.1), Look(step=7, test_accuracy=0.95))
+    sought = [record.model_copy(update={"spec": record.spec.model_copy(update={"target_accuracy": 0.9})})
+              for record in records if record.ok and record.spec.global_batch == 64]  # fmt: skip
+    text = printed([record.model_copy(update={"looks": looks[: record.spec.workers]}) for record in sought])
+    assert "to tar-" in text
+    alone, two = (line for line in text.splitlines() if line.endswith(("never ", "7 ")))
+    assert alone.endswith(" never ") and two.endswith(" 7 ")

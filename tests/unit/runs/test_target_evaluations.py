@@ -3,8 +3,9 @@
 import itertools
 
 from paceline.contract.context import Context, Process, Rendezvous
+from paceline.record import Look
 from paceline.runs.measure import train
-from paceline.runs.pauses.target import TargetEvaluator, coarse_looks
+from paceline.runs.pauses.target import TargetEvaluator, target_findings
 from paceline.strategies.fake import FakeJob
 
 STEPS = 600
@@ -50,10 +51,15 @@ def test_without_a_target_nobody_looks(make_spec):
     assert train(job, [(0, 5)], 1, lambda _event: None).looks == []
 
 
-def test_looks_that_are_too_far_apart_are_a_finding(make_spec):
+def test_what_cannot_come_to_its_target_or_is_looked_at_too_rarely_is_a_finding(make_spec):
+    def findings(steps, accuracy, **target):
+        looks = [Look(step=step, test_loss=1.0, test_accuracy=accuracy) for step in steps]
+        return target_findings(make_spec(steps=STEPS, epochs=None, **target), looks)
+
     usual = [look.step for look in trained(make_spec, target_accuracy=1.0).looks]
-    assert coarse_looks(usual) == []
-    assert coarse_looks([]) == []
-    (finding,) = coarse_looks([78, 156, 234])
-    assert finding.code == "coarse_looks"
-    assert "78 steps are made at once" in finding.text
+    assert findings(usual, 0.5, target_accuracy=0.9) == findings([], None, target_accuracy=0.9) == []
+    (coarse,) = findings([78, 156, 234], 0.5, target_accuracy=0.9)
+    assert coarse.code == "coarse_looks" and "78 steps are made at once" in coarse.text
+    (unknown,) = findings(usual, None, target_accuracy=0.9)
+    assert unknown.code == "no_accuracy" and "--target-loss" in unknown.hint
+    assert findings(usual, None, target_loss=0.5) == []

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from paceline.contract.job import Evaluation, Job
-from paceline.record import Finding
+from paceline.record import Finding, Look
 from paceline.runs.pauses.standing_still import between_steps
 from paceline.runs.wire import LookResult
 from paceline.spec import RunSpec
@@ -28,8 +28,16 @@ def evaluations_in(steps: int) -> int:
     return count
 
 
-def coarse_looks(steps: Sequence[int]) -> list[Finding]:
-    """A finding where a job that makes many steps at once could be looked at too rarely, by the steps of its looks."""
+def target_findings(spec: RunSpec, looks: Sequence[Look]) -> list[Finding]:
+    """Where a run could not come to its target, or where that could be looked for too rarely."""
+    if spec.target_accuracy is not None and looks and all(look.test_accuracy is None for look in looks):
+        text = f"accuracy {spec.target_accuracy:g} is looked for, and the model's own loss tells of no accuracy"
+        return [Finding(code="no_accuracy", text=text, hint="give a loss to look for: --target-loss, or target_loss")]
+    return _coarse_looks([look.step for look in looks])
+
+
+def _coarse_looks(steps: Sequence[int]) -> list[Finding]:
+    """A job that makes many steps at once can be looked at between them only."""
     gaps = [(step - before, step) for before, step in pairwise([0, *steps])]
     gap, step = max(gaps, key=lambda each: each[0] / each[1], default=(0, 1))
     if gap <= max(1, step * SHARE_BETWEEN_EVALUATIONS):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from statistics import median
-from time import perf_counter, process_time
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.contract.job import GradientSquares
 from paceline.frameworks.torch.training import TorchJob
 
-# Steps from one that is measured to the next, at least; and the part of the time that looking may take.
-LEAST_STEPS_BETWEEN, LOOKING_SHARE = 3, 0.008
+# Steps from one that is measured to the next, at least; and the part of the time that looking may take. What it reads
+# takes the place of other data in the caches, which costs the rest of the step up to as much again.
+LEAST_STEPS_BETWEEN, LOOKING_SHARE = 3, 0.004
 # After so many steps it is known how long they take, and how long looking at their gradients does.
 TIMED_STEPS = 24
 
@@ -101,34 +102,35 @@ class MeasuresNoise(TorchJob):
         self._by_worker = isinstance(self._module, DistributedDataParallel) and spec.workers > 1
         small = spec.samples_per_step // (spec.workers if self._by_worker else spec.accumulation)
         self._meter, self._rhythm, self._pass_number = NoiseMeter(small, spec.samples_per_step), Rhythm(), 0
-        # On cores what other programs do meanwhile does not count.
-        self._seconds = process_time if self._device.type == "cpu" else perf_counter
+        # On cores what other programs do meanwhile does not count, nor for a look what other threads send.
+        on_cores = self._device.type == "cpu"
+        self._seconds, self._look_clock = (process_time, thread_time) if on_cores else (perf_counter, perf_counter)
         self._watched = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
 
     def _look(self, parameter: Tensor) -> None:
         """Notes the norm of a gradient when this worker has added its last pass to it; DDP averages it only then."""
         is_last = self._pass_number == self._context.spec.accumulation - 1
         if is_last and parameter.grad is not None:
-            began = self._seconds()
+            began = self._look_clock()
             self._meter.add_part(torch.linalg.vector_norm(parameter.grad, dtype=torch.float32).square())
-            self._rhythm.add_look(self._seconds() - began)
+            self._rhythm.add_look(self._look_clock() - began)
 
     def _pass(self, inputs: Tensor, targets: Tensor, passes: int) -> Tensor:
         loss = super()._pass(inputs, targets, passes)
         if self._rhythm.measures and self._pass_number == 0 and not self._by_worker:
-            began = self._seconds()
+            began = self._look_clock()
             # Of the mean over all passes, the first has added its share.
             self._meter.add_part(squared_norm(self._watched) * passes**2)
-            self._rhythm.add_look(self._seconds() - began)
+            self._rhythm.add_look(self._look_clock() - began)
         self._pass_number += 1
         return loss
 
     def _update(self, loss: Tensor) -> None:
         if self._rhythm.measures:
-            began = self._seconds()
+            began = self._look_clock()
             factor = 1.0 if self._scale is None else self._scale.factor
             self._meter.end_step(squared_norm(self._watched), factor)
-            self._rhythm.add_look(self._seconds() - began)
+            self._rhythm.add_look(self._look_clock() - began)
         self._pass_number = 0
         super()._update(loss)
 
@@ -138,9 +140,9 @@ class MeasuresNoise(TorchJob):
         if not self._by_worker or not self._rhythm.measures:
             yield
             return
-        began = self._seconds()
+        began = self._look_clock()
         hooks = [parameter.register_post_accumulate_grad_hook(self._look) for parameter in self._watched]
-        self._rhythm.add_look(self._seconds() - began)
+        self._rhythm.add_look(self._look_clock() - began)
         yield
         for hook in hooks:
             hook.remove()
