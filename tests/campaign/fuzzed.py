@@ -3,6 +3,8 @@
 import re
 import socket
 import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 
 from campaign.case import TOOL, Case, LostError, SkippedError, wait_until
@@ -155,6 +157,9 @@ BODIES = (
     b"strategy=fake&steps=%00&secret=x", b"[" * 5000,
 )  # fmt: skip
 REQUESTS = 12
+# What somebody sends who then says nothing more, on so many connections.
+BEGINNINGS = (b"", b"G", b"GET / HTTP/1.1\r\nHost: 127", b"POST /start HTTP/1.1\r\nContent-Length: 9\r\n\r\nx")
+SILENT = 400
 
 
 def hostile_client(case: Case) -> None:
@@ -172,6 +177,8 @@ def hostile_client(case: Case) -> None:
         located = re.search(r"http://[^:/]+:(\d+)", address.read_text())
         if located is None:
             raise SkippedError(f"the server does not start here: {address.read_text()[-200:]}")
+        with _silent_clients(case, int(located[1])):
+            _expect_answer(int(located[1]))
         for _ in range(REQUESTS):
             _try_request(case, int(located[1]))
             if server.poll() is not None:
@@ -182,6 +189,28 @@ def hostile_client(case: Case) -> None:
         server.terminate()
         server.wait()
     case.expect_clean()
+
+
+@contextmanager
+def _silent_clients(case: Case, port: int) -> Iterator[None]:
+    """Connections on which a request is begun at most."""
+    with ExitStack() as stack:
+        for _ in range(SILENT):
+            channel = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            with suppress(ConnectionError):  # the server keeps only so many
+                channel.sendall(case.chance.choice(BEGINNINGS))
+        yield
+
+
+def _expect_answer(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as channel:
+        channel.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        try:
+            answer = channel.recv(200)
+        except (TimeoutError, ConnectionError) as error:
+            raise LostError(f"no answer beside {SILENT} silent clients: {error}") from None
+    if b" 403 " not in answer:
+        raise LostError(f"beside {SILENT} silent clients the answer is {answer[:80]!r}")
 
 
 def _try_request(case: Case, port: int) -> None:

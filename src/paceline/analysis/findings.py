@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 from paceline.analysis.frame import flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_within
@@ -57,6 +57,17 @@ class RunFindings:
             if {SLICE_TRANSPORT, LINK_SPEED} & details.keys():
                 # Records without the transport are of a Paceline that had sockets alone.
                 self._links.add(details.get(SLICE_TRANSPORT, "socket"))
+
+    def include(self, other: Self) -> None:
+        """Takes in what was gathered from other configurations."""
+        for code, (number, finding) in other._findings.items():
+            if code not in self._findings or number < self._findings[code][0]:
+                self._findings[code] = number, finding
+        for code, numbers in other._keys.items():
+            self._keys.setdefault(code, {}).update(numbers)
+        self._environments |= {id(environment): environment for environment in other._environments.values()}
+        self._links |= other._links
+        self._runs += other._runs
 
     def gather(self, rows: Sequence[Row]) -> list[GatheredFinding]:
         """Every finding once, with the configurations it concerns."""

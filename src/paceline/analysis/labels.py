@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Container, Iterable, Sequence, Set
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from paceline.analysis.configurations.differences import differs, marks
+from paceline.analysis.configurations.differences import SameSpecs, differs, marks
 from paceline.recipe import SCHEDULE_FIELDS, Optimizer
 from paceline.record import Record, Status
 from paceline.spec import RunSpec
@@ -45,6 +46,8 @@ _DEFAULTS = {name: field.default for name, field in RunSpec.model_fields.items()
 _LATER = {name: _DEFAULTS[name] for name in ("noise_scale", "target_accuracy", "target_loss")} | {
     f"optimizer.{name}": Optimizer.model_fields[name].default for name in ("weight_decay_on", *SCHEDULE_FIELDS)
 }
+# Lists of runs whose varying settings are kept.
+MOST_KEPT = 256
 _SILENT = frozenset({"timeout_seconds", "collective_timeout_seconds", "instrumented"})
 # Fields that may tell one run from another.
 _TELLING = tuple(name for name in RunSpec.model_fields if name not in _SHOWN | _SILENT)
@@ -60,14 +63,22 @@ def varying_fields(rows: Sequence["Row"]) -> list[str]:
 
 def varying_settings(specs: Iterable[RunSpec]) -> list[str]:
     """Settings in which runs differ that are still to be made."""
-    specs = list(specs)
+    return [*_varying_settings(SameSpecs([*specs]))]
+
+
+# Tables, titles and sentences ask about the same runs in turn.
+@lru_cache(MOST_KEPT)
+def _varying_settings(same: SameSpecs) -> tuple[str, ...]:
+    specs = same.specs
     columns = zip(*map(_telling_values, specs), strict=True)
     unequal = {name: values for name, values in zip(_TELLING, columns, strict=False) if differs(values)}
     # Thousands of runs have a few values each.
     unlike = dict(zip(marks([*unequal.values()]), specs, strict=True)) if unequal else {}
     flat = [flatten(spec, unequal.keys()) for spec in unlike.values()]
     names = dict.fromkeys(name for fields in flat for name in fields)
-    return [name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1]
+    return tuple(
+        name for name in names if name not in _IN_TITLES and len({repr(fields.get(name)) for fields in flat}) > 1
+    )
 
 
 def flatten(spec: RunSpec, only: Set[str] | None = None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from paceline.analysis.checkpoints import CheckpointCost, summarise_checkpoints
 from paceline.analysis.configurations.identity import any_seed, identity_except
@@ -153,6 +153,12 @@ class Summary:
             key = records[0].key
             self._configurations[key] = _Configuration.of(key, records)
         return key
+
+    def include(self, other: Self, order: Iterable[str]) -> None:
+        """Takes in the configurations of another summary; all are then in this order of keys, others at the end."""
+        known = self._configurations | other._configurations
+        self._configurations = {key: known[key] for key in order if key in known} | known
+        self._breakdowns |= other._breakdowns
 
     def rows(self, include_oversubscribed: bool = False, options: SummaryOptions | None = None) -> list[Row]:
         """One row per configuration, in the order of workload, strategy, batch, workers."""

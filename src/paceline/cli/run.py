@@ -10,7 +10,8 @@ from rich.table import Table
 from paceline.cli.options import command_with
 from paceline.cli.progress import plan_values, print_estimate, print_plan, progress_listener, run_name
 from paceline.cli.run_options import RunOptions, TrainingOptions
-from paceline.cli.show import print_results, summarise_stored
+from paceline.cli.show import print_results
+from paceline.cli.tables.summaries import summarise_stored
 from paceline.cli.terminal import errors, output, print_json
 from paceline.errors import UserError
 from paceline.estimate import estimate as estimate_plan

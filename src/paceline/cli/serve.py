@@ -3,6 +3,7 @@
 import inspect
 import socket
 import tempfile
+import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from paceline.user_input.paths import is_file
 if TYPE_CHECKING:
     import uvicorn
 
-    from paceline.web import Option
+    from paceline.web import Option, Site
 
 LOCALHOST = "127.0.0.1"
 DEFAULT_PORT = 8337
@@ -44,11 +45,13 @@ def serve(
     if is_file(db):
         Store.open_existing(db).close()  # what is no results file is refused before anybody waits for a page
     listening = _listen(host, port)
-    server, token = _server(db, any_name=not _is_loopback(listening))
-    address = _address(listening, token)
+    server, site = _server(db, any_name=not _is_loopback(listening))
+    address = _address(listening, site.token)
     output().print(f"Paceline is at {address}", soft_wrap=True, markup=False)
     errors().print("[dim]the link has a token for your browser; nobody else on this machine gets in without it[/]")
     errors().print("[dim]Ctrl-C ends it; a study that runs is then stopped, and what it finished is kept[/]")
+    # People take a moment to follow the link, in which thousands of records can be read.
+    threading.Thread(target=site.results.prepare, daemon=True).start()
     with _opened(address, open_it):
         try:
             server.run(sockets=[listening])
@@ -73,8 +76,8 @@ def _opened(address: str, wanted: bool) -> Iterator[None]:
         yield
 
 
-def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", str]:
-    """The server, and the token that it wants to see."""
+def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", "Site"]:
+    """The server, and its application."""
     import uvicorn
 
     from paceline.cli.recommend import recommend
@@ -95,7 +98,7 @@ def _server(db: Path, any_name: bool) -> tuple["uvicorn.Server", str]:
         make_app(site), http=Connection, ws="none", log_level="error", access_log=False,
         timeout_graceful_shutdown=LAST_SECONDS,
     )  # fmt: skip
-    return Server(config), site.token
+    return Server(config), site
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,7 +1,6 @@
 """`paceline show`: results as tables, JSON or CSV."""
 
-import gc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -13,14 +12,15 @@ from paceline.analysis.batches.agreement import compare_with_noise
 from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
 from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
-from paceline.analysis.findings import GatheredFinding, RunFindings, json_values
+from paceline.analysis.findings import GatheredFinding, json_values
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
-from paceline.analysis.rows import Row, Summary, SummaryOptions
+from paceline.analysis.rows import Row, SummaryOptions
 from paceline.cli.options import make_option
 from paceline.cli.tables.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.tables.long_table import LongTable
+from paceline.cli.tables.summaries import summarise_file
 from paceline.cli.terminal import Db, StudyName, flag, output, print_json, refuse_unknown_study
 from paceline.errors import UserError
 from paceline.record import Record
@@ -63,7 +63,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
     options = checked_options(target, price)
     with Store.open_existing(db) as store:
         refuse_unknown_study(store, study)
-        summary, run_findings = summarise_stored(store.configurations(study))
+        summary, run_findings = summarise_file(store, study)
         rows = summary.rows(oversubscribed, options)
         findings = run_findings.gather(rows)
         logged = [record for record in store.records(study) if record.log_tail] if logs else []
@@ -87,21 +87,6 @@ def checked_options(target: float | None, price: float | None) -> SummaryOptions
     if price is not None and not 0 <= price < float("inf"):
         raise UserError(f"--price-per-device-hour {price:g} is no price; give an amount such as 2.50")
     return SummaryOptions(target, price)
-
-
-def summarise_stored(configurations: Iterable[Sequence[Record]]) -> tuple[Summary, RunFindings]:
-    """The rows and the findings of records that are read one configuration at a time."""
-    summary, findings = Summary(), RunFindings()
-    # Nothing here refers to itself in a circle, and looking for that in all rows again and again takes a third longer.
-    gc.disable()
-    try:
-        for records in configurations:
-            findings.add(summary.add(records), records)
-    finally:
-        # What is known by now stays to the end of the command.
-        gc.freeze()
-        gc.enable()
-    return summary, findings
 
 
 def print_results(rows: Sequence[Row], findings: Sequence[GatheredFinding], details: Sequence[str] = ()) -> None:

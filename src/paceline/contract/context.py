@@ -226,7 +226,8 @@ def spec_facts(spec: RunSpec) -> ModelFacts:
     return _facts_of(spec.workload, options, str(spec.dataset), spec.input_shape, spec.classes, spec.seed)
 
 
-@lru_cache(maxsize=16)
+# A study over seeds has one of each.
+@lru_cache(maxsize=256)
 def _facts_of(
     name: str,
     options: tuple[tuple[str, Scalar], ...],

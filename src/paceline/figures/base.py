@@ -47,13 +47,11 @@ class _Values:
         return iter(self.values)
 
 
-class _InlineData(altair.Data):  # type: ignore[misc]  # Altair has no types there
-    _class_is_valid_at_instantiation = False
-
-
 def inline_data(values: Iterable[Value]) -> altair.Data:
     """The values as data of a chart."""
-    return _InlineData(values=_Values(list(values)))
+    data = altair.Data(values=[])
+    data["values"] = _Values(list(values))
+    return data
 
 
 @dataclass(frozen=True)

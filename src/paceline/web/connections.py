@@ -22,9 +22,14 @@ class Connection(H11Protocol):
     _untaken_bytes = 0
 
     @property
+    def answers(self) -> bool:
+        """Whether there is a request that is not answered yet."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
     def waits(self) -> bool:
-        """Whether there is no request to answer: none came yet, or all are answered."""
-        return self.cycle is None or self.cycle.response_complete
+        """Whether it is open for a request that has not come."""
+        return not self.answers and not self.transport.is_closing()
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Starts the time of the first request; of too many that wait, the one goes that waited longest."""
@@ -65,4 +70,4 @@ class Connection(H11Protocol):
         if untaken_bytes := self.transport.get_write_buffer_size():
             return untaken_bytes != self._untaken_bytes
         # What is being answered may take as long as it likes; half a request may not.
-        return not self.waits and not self.cycle.more_body
+        return self.answers and not self.cycle.more_body

@@ -1,13 +1,18 @@
 """The results file as the pages see it: read again only when it changed, and filtered."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import is_
 from pathlib import Path
 from threading import Lock
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from paceline.analysis.rows import Row, Summary
+from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import Store
 from paceline.user_input.paths import is_file
@@ -16,8 +21,12 @@ from paceline.web.annotations import NOTHING_SAID, Annotation, read_annotations
 # What results can be filtered by, in the order of the page.
 FILTER_NAMES = ("study", "workload", "strategy", "workers", "tag")
 
-# Choices of filters whose rows are kept: a page and its figures, in a few tabs.
+# Choices of filters whose rows are kept, beside those of each study: a page and its figures, in a few tabs.
 MOST_QUERIES = 16
+# Parts of pages that are kept, beside one for each study.
+MOST_PARTS = 64
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -70,19 +79,37 @@ class _Summarised:
 
 @dataclass(frozen=True)
 class _Summaries:
-    """What was summarised for the last few choices of filters; snapshots hand it on."""
+    """What was summarised for the last few choices of filters, and parts of pages; snapshots hand it on."""
 
     by_query: OrderedDict[str, _Summarised] = field(default_factory=OrderedDict)
+    parts: OrderedDict[Hashable, tuple[Sequence[object], Any]] = field(default_factory=OrderedDict)
     lock: Lock = field(default_factory=Lock)
 
-    def rows(self, query: str, records: Iterable[Record]) -> list[Row]:
+    def rows(self, query: str, records: Iterable[Record], studies: int) -> list[Row]:
         """The rows of the records that pass the filters of a query."""
         with self.lock:
             summarised = self.by_query.setdefault(query, _Summarised())
-            self.by_query.move_to_end(query)
-            while len(self.by_query) > MOST_QUERIES:
-                self.by_query.popitem(last=False)
+            _keep_newest(self.by_query, query, MOST_QUERIES + studies)
             return summarised.update(records)
+
+    def part(self, name: Hashable, sources: Sequence[object], studies: int, make: Callable[[], Part]) -> Part:
+        """What `make` returns, or what it returned when it was last asked for with the very same sources."""
+        kept = self.parts.get(name)
+        if kept is not None and len(kept[0]) == len(sources) and all(map(is_, kept[0], sources)):
+            part: Part = kept[1]
+        else:
+            part = make()
+        with self.lock:
+            self.parts[name] = sources, part
+            _keep_newest(self.parts, name, MOST_PARTS + studies)
+        return part
+
+
+def _keep_newest(kept: OrderedDict[Any, Any], name: Hashable, most: int) -> None:
+    if name in kept:
+        kept.move_to_end(name)
+    while len(kept) > most:
+        kept.popitem(last=False)
 
 
 @dataclass(frozen=True)
@@ -99,17 +126,38 @@ class Snapshot:
 
     def select(self, filters: Filters) -> list[Record]:
         """The records that pass the filters."""
-        studies = [self.members.get(name, set()) for name in filters.values.get("study", self.members)]
-        keys = set().union(*studies)
         return [
             record
-            for record in self.records
-            if ("study" not in filters.values or record.key in keys)
-            and filters.matches("workload", record.spec.workload)
+            for record in self._of_studies(filters)
+            if filters.matches("workload", record.spec.workload)
             and filters.matches("strategy", record.spec.strategy)
             and filters.matches("workers", str(record.spec.workers))
             and ("tag" not in filters.values or set(self.said_of(record.key).tags) & set(filters.values["tag"]))
         ]
+
+    def _of_studies(self, filters: Filters) -> Sequence[Record]:
+        """The records of the chosen studies, the oldest first; all of them where none is chosen."""
+        if "study" not in filters.values:
+            return self.records
+        keys = set().union(*(self.members.get(name, ()) for name in filters.values["study"]))
+        places = sorted(place for key in keys for place in self._places.get(key, ()))
+        return [self.records[place] for place in places]
+
+    @cached_property
+    def _places(self) -> dict[str, list[int]]:
+        """Where the records of each configuration are."""
+        places: dict[str, list[int]] = {}
+        for place, record in enumerate(self.records):
+            places.setdefault(record.key, []).append(place)
+        return places
+
+    def records_of(self, key: str) -> list[Record]:
+        """The records of one configuration."""
+        return [self.records[place] for place in self._places.get(key, ())]
+
+    def part(self, name: Hashable, sources: Sequence[object], make: Callable[[], Part]) -> Part:
+        """A part of a page, made anew only where something that it is made from has changed."""
+        return self._summaries.part(name, sources, len(self.members), make)
 
     def said_of(self, key: str) -> Annotation:
         """The tags and the note of a configuration."""
@@ -119,14 +167,20 @@ class Snapshot:
         """The rows of the records that pass the filters, one per configuration."""
         rows = self._rows.get(filters.query)
         if rows is None:
-            rows = self._rows[filters.query] = self._summaries.rows(filters.query, self.select(filters))
-            while len(self._rows) > MOST_QUERIES:
-                self._rows.popitem(last=False)
+            studies = len(self.members)
+            rows = self._rows[filters.query] = self._summaries.rows(filters.query, self.select(filters), studies)
+            _keep_newest(self._rows, filters.query, MOST_QUERIES + studies)
         return rows
 
+    @cached_property
+    def configurations(self) -> int:
+        """How many configurations there are; instrumented runs are none of their own."""
+        return sum(not self.records[places[0]].spec.instrumented for places in self._places.values())
+
+    @cached_property
     def filter_values(self) -> dict[str, list[str]]:
         """The values that each filter can have."""
-        specs = [record.spec for record in self.records]
+        specs = [self.records[places[0]].spec for places in self._places.values()]
         return {
             "study": sorted(self.members),
             "workload": sorted({spec.workload for spec in specs}),
@@ -140,10 +194,10 @@ def filtered_values(snapshot: Snapshot, filters: Filters) -> dict[str, object]:
     """What a page with filters shows of them: their names and values, and how many configurations pass."""
     return {
         "filter_names": FILTER_NAMES,
-        "filter_values": snapshot.filter_values(),
+        "filter_values": snapshot.filter_values,
         "filters": filters,
         "shown": len(snapshot.rows(filters)),
-        "total": len({record.key for record in snapshot.records if not record.spec.instrumented}),
+        "total": snapshot.configurations,
         "version_seen": snapshot.version,
     }
 
@@ -172,6 +226,13 @@ class ResultsCache:
                 self._snapshot = self._read(version)
             return self._snapshot
 
+    def prepare(self) -> None:
+        """Reads and summarises the file before anybody asks; what is wrong with it is told to who asks."""
+        with suppress(UserError, OSError):
+            snapshot = self.snapshot()
+            for filters in (Filters(), *(Filters({"study": (name,)}) for name in snapshot.members)):
+                snapshot.rows(filters)
+
     def _read(self, version: str) -> Snapshot:
         """What the file has now; of records that were read before only the numbers are looked up again."""
         if not is_file(self.db) or not self.db.stat().st_size:
@@ -184,9 +245,10 @@ class ResultsCache:
             new = {record.id: record for record in store.read(n for n in numbers if n not in self._records)}
             known = self._records | new
             self._records = {number: known[number] for number in numbers if number in known}
-            return Snapshot(
-                version, tuple(self._records.values()), store.members(), read_annotations(self.db), self._summaries
-            )
+            annotations = read_annotations(self.db)
+            if annotations == self._snapshot.annotations:
+                annotations = self._snapshot.annotations
+            return Snapshot(version, tuple(self._records.values()), store.members(), annotations, self._summaries)
 
 
 def _stamp(path: Path) -> str:

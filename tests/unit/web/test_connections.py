@@ -88,6 +88,17 @@ def wait_for_reset(channel: socket.socket) -> bool:
     return False
 
 
+def test_of_many_that_come_at_once_as_many_go_as_are_too_many(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_WAITING", 3)
+    idle = [connect(port) for _ in range(40)]
+    for channel in idle[:37]:
+        assert everything(channel) == b""
+    with connect(port, ASKING + b"Connection: close\r\n\r\n") as channel:
+        assert everything(channel).startswith(b"HTTP/1.1 200")
+    for channel in idle:
+        channel.close()
+
+
 def test_of_too_many_that_wait_the_longest_waiting_goes_and_a_request_is_answered(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

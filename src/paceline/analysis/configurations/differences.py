@@ -5,6 +5,28 @@ from itertools import repeat
 from operator import is_
 from typing import Any
 
+from paceline.spec import RunSpec
+
+
+class SameSpecs:
+    """Specs of a list, equal to those of another list if they are the very same objects: to look up what was told."""
+
+    __slots__ = ("_hash", "specs")
+
+    def __init__(self, specs: Sequence[RunSpec]) -> None:
+        self.specs = specs
+        self._hash = hash((*map(id, specs),))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, SameSpecs)
+            and len(self.specs) == len(other.specs)
+            and all(map(is_, self.specs, other.specs))
+        )
+
 
 def differs(values: Sequence[Any]) -> bool:
     """Whether any two of the values may differ; equal numbers of unlike types (1 and True) do."""

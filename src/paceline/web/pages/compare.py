@@ -34,13 +34,13 @@ def show(request: Request) -> Response:
     if missing := [key for key in keys if key not in by_key]:
         raise UserError(f"there is no configuration {missing[0]!r} in the results; choose another")
     two = len(keys) == 2 and keys[0] != keys[1]
-    pair = _pair([by_key[key] for key in keys], snapshot.records) if two else None
+    pair = _pair([by_key[key] for key in keys], [snapshot.records_of(key) for key in keys]) if two else None
     values = {"names": names, "keys": [*keys, "", ""][:2], "pair": pair, "version_seen": snapshot.version}
     return site.render(request, "compare.html.j2", values)
 
 
-def _pair(pair: Sequence[Row], records: Sequence[Record]) -> dict[str, object]:
-    sides = [[record for record in records if record.key == row.key and record.ok] for row in pair]
+def _pair(pair: Sequence[Row], records: Sequence[Sequence[Record]]) -> dict[str, object]:
+    sides = [[record for record in members if record.ok] for members in records]
     varying = varying_fields(pair)
     first, second = (row_name(row, varying) for row in pair)
     settings = [_settings(row.spec) for row in pair]

@@ -18,7 +18,7 @@ def show(request: Request) -> Response:
     site = site_of(request)
     snapshot = site.results.snapshot()
     key = request.path_params["key"]
-    records = [record for record in snapshot.records if record.key == key]
+    records = snapshot.records_of(key)
     if not records:
         raise HTTPException(404)
     spec = records[0].spec
@@ -29,7 +29,7 @@ def show(request: Request) -> Response:
         "setting": setting_title(spec),
         "records": records,
         "said": snapshot.said_of(key),
-        "known_tags": snapshot.filter_values()["tag"],
+        "known_tags": snapshot.filter_values["tag"],
         "settings": readable(flatten(spec)),
         "environment": readable(records[-1].environment),
         "figures": applicable_figures(rows),

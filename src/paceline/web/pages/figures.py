@@ -27,7 +27,9 @@ def show(request: Request) -> Response:
     """The page."""
     site, filters = site_of(request), filters_of(request)
     snapshot = site.results.snapshot()
-    values = {**filtered_values(snapshot, filters), "figures": applicable_figures(snapshot.rows(filters))}
+    rows = snapshot.rows(filters)
+    applicable = snapshot.part(("figures", filters.query), rows, lambda: applicable_figures(rows))
+    values = {**filtered_values(snapshot, filters), "figures": applicable}
     return site.render(request, "figures.html.j2", values)
 
 

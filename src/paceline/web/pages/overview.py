@@ -1,6 +1,7 @@
 """The first page: studies that run now, and every study in the results file with its answer."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -9,6 +10,8 @@ from starlette.routing import Route
 
 from paceline.analysis.answer import answer, headline, verdict_lines
 from paceline.analysis.labels import group_by_setting
+from paceline.analysis.rows import Row
+from paceline.record import Record
 from paceline.web.results_cache import Filters, Snapshot
 from paceline.web.site import Page, filters_of, site_of
 
@@ -17,11 +20,15 @@ MOST_LINES = 8
 
 
 def _summary(name: str, snapshot: Snapshot) -> dict[str, Any]:
-    """One study of the results file, summarised."""
+    """One study of the results file, summarised anew where something of it changed."""
     filters = Filters({"study": (name,)})
-    records = [record for record in snapshot.select(filters) if not record.spec.instrumented]
+    records, rows = snapshot.select(filters), snapshot.rows(filters)
+    return snapshot.part(("study", name), [*records, *rows], lambda: _summarise(name, filters, records, rows))
+
+
+def _summarise(name: str, filters: Filters, all_records: Sequence[Record], rows: Sequence[Row]) -> dict[str, Any]:
+    records = [record for record in all_records if not record.spec.instrumented]
     counts = Counter(str(record.status) for record in records)
-    rows = snapshot.rows(filters)
     settings, lines = list(group_by_setting([row for row in rows if row.measured])), verdict_lines(rows)
     said = answer(rows)
     return {

@@ -50,7 +50,8 @@ def sections(snapshot: Snapshot, rows: Sequence[Row], group: str) -> list[dict[s
 
 def _place(title: str) -> tuple[bool, list[tuple[int, str]]]:
     """Titles by the alphabet and their numbers by size; what has no tag comes last."""
-    words = [(int(word), "") if word.isdecimal() else (0, word) for word in re.split(r"(\d+)", title)]
+    # Of numbers without leading zeros the longer is the larger; they may have thousands of digits.
+    words = [(len(word.lstrip("0")) if word.isdecimal() else 0, word) for word in re.split(r"(\d+)", title)]
     return title == NO_TAG, words
 
 
@@ -83,10 +84,16 @@ def show(request: Request) -> Response:
     records, rows = snapshot.select(filters), snapshot.rows(filters)
     values = {
         **filtered_values(snapshot, filters),
-        "sections": sections(snapshot, rows, group),
+        "sections": snapshot.part(
+            ("sections", filters.query, group),
+            [snapshot.annotations, snapshot.members, *rows],
+            lambda: sections(snapshot, rows, group),
+        ),
         "groups": list(GROUPS),
         "group": group,
-        "findings": gather_findings(records, rows),
+        "findings": snapshot.part(
+            ("findings", filters.query), [*records, *rows], lambda: gather_findings(records, rows)
+        ),
         "downloads": sorted(MEDIA),
     }
     return site.render(request, "results.html.j2", values)
