@@ -23,6 +23,8 @@ from paceline.figures.base import (
 WIDTH, HEIGHT = 380, 300
 # Room around what is drawn, as a factor on logarithmic axes.
 MARGIN = 1.25
+# Where the axis of staleness has numbers.
+PLACES = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 SOONER, LATER = PALETTE[2], PALETTE[1]
 
 
@@ -73,7 +75,8 @@ def _losses(search: Asynchrony, values: Sequence[Value], names: Sequence[str]) -
     known = [value for value in values if value["staleness"] is not None]
     lowest, highest = min(value["low"] for value in known), max(value["high"] for value in known)
     # Logarithmic but near zero, which synchronous strategies have.
-    x = altair.X("staleness:Q", title="staleness, steps of others", scale=altair.Scale(type="symlog", constant=1))
+    scale = altair.Scale(type="symlog", constant=1, nice=False)
+    x = altair.X("staleness:Q", title="staleness, steps of others", scale=scale, axis=altair.Axis(values=[*PLACES]))
     title = f"steps to {search.target}"
     y = altair.Y("steps:Q", title=title,
                  scale=altair.Scale(type="log", nice=False, domain=[lowest / MARGIN, highest * MARGIN]))  # fmt: skip

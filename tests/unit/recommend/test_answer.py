@@ -123,6 +123,13 @@ def test_the_batch_is_chosen_around_the_critical_one_where_nobody_names_one() ->
     assert {one.spec.samples_per_step for one in beyond.ranked} <= {4096}
 
 
+def test_a_larger_batch_that_brings_less_progress_is_no_change_for_the_better() -> None:
+    asked = question(workload="mnist-small", global_batches=(64,), workers=(1,), strategies=("torch-single",))
+    plain, known = (" ".join(explain(recommend(asked, "time-to-accuracy", (), critical))) for critical in (None, 1.0))
+    assert "twice the batch would make it" in plain
+    assert "twice the batch would make it" not in known
+
+
 def test_what_is_known_of_the_critical_batch_is_said_and_its_interval_is_counted_in() -> None:
     asked = question(**LARGE, global_batches=(512,), workers=(8,), strategies=("torch-ddp",))
     known = recommend(asked, "time-to-accuracy", critical_batch=CriticalBatch(256, 128, 512, "from 9 stored runs"))
