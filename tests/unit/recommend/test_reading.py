@@ -45,9 +45,9 @@ def test_runs_of_other_models_or_without_reading_tell_nothing(make_record, model
 def test_a_loader_that_would_set_the_pace_is_named_with_the_processes_it_takes():
     (said,) = explain_reading([Reading(0.032, 32, 7)], prediction(step=0.02))
     assert said == (
-        "Reading data, not the strategy, would set the pace: with one process for each worker, 2,000 samples/s at most; "
-        "one process reads a batch in 64 ms, so 4 loader processes for each worker would keep up (--loader-workers 4) "
-        "(from run 7; the prediction leaves reading out)."
+        "Reading data, not the strategy, would set the pace: with one process for each worker, 2,000 samples/s at "
+        "most; one process reads a batch in 64 ms, so 4 loader processes for each worker would keep up "
+        "(--loader-workers 4) (from run 7; the prediction leaves reading out)."
     )
 
 
