@@ -93,7 +93,11 @@ def _line(title: str, rows: Sequence[Row]) -> SettingVerdict:
 def _over_settings(rows: Sequence[Row]) -> str:
     """Which strategy is the fastest in how many settings, and in how many that is open."""
     judged = [judge_rows(members, LINK.fields) for _, members in _settings(rows)]
-    count = len(judged)
+    count, lonely = len(judged), 0
+    if len({row.spec.strategy for row in rows if row.measured}) > 1:
+        # Where one strategy was measured alone, it has won nothing.
+        contested = [(verdict, row) for verdict, row in judged if len(_strategies(verdict)) > 1]
+        judged, lonely = contested, count - len(contested)
     # Worker counts of one strategy may tie, and the strategy is still the fastest.
     winners = [{contender.name.partition(" ")[0] for contender in verdict.first} for verdict, _ in judged]
     wins = Counter(name for names in winners for name in names if len(names) == 1)
@@ -106,7 +110,7 @@ def _over_settings(rows: Sequence[Row]) -> str:
         name, times = wins.most_common(1)[0]
         won = [verdict for (verdict, _), names in zip(judged, winners, strict=True) if names == {name}]
         leads = _leads(name, won)
-        unknown -= leads[Certainty.UNKNOWN]
+        unknown -= sum(verdict.certainty is Certainty.UNKNOWN for verdict in won)
         parts.append(f"{name} is the fastest in {times} of {count} settings{_strengths(leads)}")
     parts += [
         f"{_of_all(number, count)} {word}"
@@ -114,12 +118,17 @@ def _over_settings(rows: Sequence[Row]) -> str:
             (undecided.count("tie"), "is a tie" if undecided.count("tie") == 1 else "are ties"),
             (undecided.count("open"), "is open" if undecided.count("open") == 1 else "are open"),
             (unknown, f"{'has' if unknown == 1 else 'have'} too few runs to be sure"),
+            (lonely, f"{'has' if lonely == 1 else 'have'} one strategy alone"),
         )
         if number
     ]
     sentence = "; ".join(parts)
     # A strategy's name keeps its small letter.
     return f"{sentence.replace('all', 'All', 1) if sentence.startswith('all ') else sentence}."
+
+
+def _strategies(verdict: Verdict) -> set[str]:
+    return {contender.name.partition(" ")[0] for contender in verdict.contenders}
 
 
 def _leads(name: str, won: Sequence[Verdict]) -> Counter[Certainty]:

@@ -36,7 +36,9 @@ def leaves(tree: Tree) -> list[Any]:
 
 def length(tree: Tree) -> int:
     """How many samples a tree has: as many as its first array."""
-    return len(leaves(tree)[0])
+    while isinstance(tree, dict | tuple):
+        tree = next(iter(tree.values() if isinstance(tree, dict) else tree))
+    return len(tree)
 
 
 def take(tree: Tree, index: Any) -> Tree:

@@ -23,4 +23,6 @@ def logits_of(outputs: Any) -> Any:
 
 
 def _part(outputs: Any, name: str) -> Any | None:
-    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+    # A dict is asked for first, as `Mapping` is slow to tell.
+    is_mapping = isinstance(outputs, dict) or isinstance(outputs, Mapping)  # noqa: SIM101
+    return outputs.get(name) if is_mapping else getattr(outputs, name, None)

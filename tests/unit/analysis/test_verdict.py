@@ -140,6 +140,17 @@ def test_wins_of_a_strategy_are_counted_over_settings(make_record):
     assert answer(summarise(records)).sentences == (words,)
 
 
+def test_a_strategy_that_was_measured_alone_has_won_nothing(make_record):
+    records = []
+    for strategy, rate in (("torch-ddp", 2000.0), ("tf-mirrored", 1000.0)):
+        records += rates(make_record, rate, rate + 1, rate + 2, strategy=strategy, global_batch=100)
+    for workers in (1, 2):
+        records.append(make_record(1000.0 * workers, strategy="torch-ddp", workers=workers, global_batch=200))
+    records.append(make_record(9.0, strategy="fake", global_batch=400))
+    words = "torch-ddp is the fastest in 1 of 3 settings, likely; 2 of 3 have one strategy alone."
+    assert answer(summarise(records)).sentences == (words,)
+
+
 def test_one_setting_has_no_table_of_settings(make_record):
     assert verdict_lines(summarise([make_record()])) == ()
     assert verdict_lines([]) == ()

@@ -1,11 +1,13 @@
 """Timing a job through the protocol alone."""
 
+import itertools
 import math
 
 import pytest
 
 from paceline.contract.context import Context, Process, Rendezvous
 from paceline.contract.job import Evaluation
+from paceline.runs import measure
 from paceline.runs.measure import REPORT_NANOSECONDS, TOLD_LOSSES, serve, train
 from paceline.runs.wire import EpochEvent, Measurements, StepEvent
 from paceline.strategies.fake import FakeJob
@@ -150,10 +152,15 @@ def test_the_first_step_of_the_run_is_reported_whatever_it_took(report, events):
     ]
 
 
-def test_steps_are_reported_no_more_often_than_every_fifth_of_a_second(report, events):
+@pytest.mark.parametrize(("cpu_seconds", "told"), [(0.06, [1, 5, 9, 13, 17]), (0.001, [1, 18])])
+def test_steps_are_reported_every_fifth_of_a_second_where_the_process_computes_and_else_every_second(
+    report, events, monkeypatch, cpu_seconds, told
+):
+    readings = itertools.count(0, cpu_seconds)
+    monkeypatch.setattr(measure, "process_time", lambda: next(readings))
     train(ScriptedJob(step_ms=60), [(0, 20)], 32, report)
     steps = [event.step for event in events if event.kind == "step"]
-    assert steps == [1, 5, 9, 13, 17]
+    assert steps == told
     assert 4 * 60 * MILLISECOND > REPORT_NANOSECONDS
 
 

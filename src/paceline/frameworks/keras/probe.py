@@ -36,7 +36,8 @@ def inspect_keras(context: Context, model: keras.Model) -> UserModelFacts:
     inputs, targets = (take(tree, chosen) for tree in (data.train_inputs, data.train_targets))
     outputs = _pass_through(context, model, keras_inputs(context, inputs), targets)
     one_array = isinstance(inputs, np.ndarray) and isinstance(targets, np.ndarray) and hasattr(outputs, "shape")
-    form = None if one_array else f"takes {describe(inputs)} and returns {_output_text(outputs)}"
+    returned = describe(outputs) if getattr(outputs, "shape", None) else _output_text(outputs)
+    form = None if one_array else f"takes {describe(inputs)} and returns {returned}"
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     if not parameters:
         raise ModelError(f"{user_model.label} returned a model without trainable weights; there is nothing to train")

@@ -34,7 +34,7 @@ class LoadedBatches:
 
     def __init__(self, context: Context, data: LoadedData, device: torch.device, share: tuple[int, int]) -> None:
         spec = context.spec
-        self._spec, self._data, self._device = spec, data, device
+        self._spec, self._data, self._device, self._on_cpu = spec, data, device, device.type == "cpu"
         self._channels_last = spec.memory_format == "channels_last"
         self._replica, self._replicas = share
         self._local_batch = spec.samples_per_step // self._replicas
@@ -72,24 +72,21 @@ class LoadedBatches:
         return batch
 
     def _move(self, inputs: Tree, targets: Tree) -> Batch:
-        """To the device, and there into single precision and with the channels of images where the run wants them."""
-        channels_last, moves = self._channels_last, self._device.type != "cpu"
+        """As tensors on the device, in single precision and with the channels of images where the run wants them."""
+        moved = map_tree(self._put_input, inputs)
+        return moved, (moved if targets is inputs else map_tree(self._put, targets))
 
-        def put(tensor: Tensor) -> Tensor:
-            if moves:
-                tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
-            return tensor.float() if tensor.dtype == torch.float64 else tensor
+    def _put(self, leaf: Any) -> Tensor:
+        tensor = _tensor(leaf)
+        if not self._on_cpu:
+            tensor = tensor.to(self._device, non_blocking=self._spec.pin_memory)
+        return tensor.float() if tensor.dtype is torch.float64 else tensor
 
-        def put_input(tensor: Tensor) -> Tensor:
-            tensor = put(tensor)
-            if channels_last and tensor.ndim == IMAGE_DIMENSIONS:
-                return tensor.contiguous(memory_format=torch.channels_last)
-            return tensor
-
-        if targets is inputs:
-            inputs = map_tree(put_input, inputs)
-            return inputs, inputs
-        return map_tree(put_input, inputs), map_tree(put, targets)
+    def _put_input(self, leaf: Any) -> Tensor:
+        tensor = self._put(leaf)
+        if self._channels_last and tensor.ndim == IMAGE_DIMENSIONS:
+            return tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
 
     def read_test(self, stretches: Sequence[slice]) -> Iterator[Batch]:
         """These stretches of the test set."""
@@ -113,7 +110,7 @@ class LoadedBatches:
             batches = islice(batches, max(1, -(-stretch // parts // self._local_batch)))
         while agree((batch := next(batches, None)) is not None):
             assert batch is not None
-            yield self._move(*tensors_of(batch))
+            yield self._move(*batch)
 
     def close(self) -> None:
         """Ends the loader's processes."""
@@ -203,13 +200,15 @@ class _Stream:
             self._batches = self._source.endless(samples, epoch, reused, **self._place)
 
     def next(self, _index: Tensor) -> Batch:
+        if self._times.processes:
+            return next(self._batches)
         began = perf_counter_ns()
-        inputs, targets = tensors_of(next(self._batches))
-        if self._pinned and not self._times.processes:
-            inputs, targets = map_tree(Tensor.pin_memory, inputs), map_tree(Tensor.pin_memory, targets)
-        if not self._times.processes:
-            self._times.read = (self._times.read or 0) + perf_counter_ns() - began
-        return inputs, targets
+        batch = next(self._batches)
+        if self._pinned:
+            inputs, targets = tensors_of(batch)
+            batch = map_tree(Tensor.pin_memory, inputs), map_tree(Tensor.pin_memory, targets)
+        self._times.read = (self._times.read or 0) + perf_counter_ns() - began
+        return batch
 
     def close(self) -> None:
         self._batches, self._reused = iter(()), None

@@ -151,7 +151,8 @@ def _pauses(results: Sequence[RankResult]) -> list[Finding]:
             source = result.measured.details.get(SOURCE)
             text = f"{len(paused)} of {len(seconds)} steps ({source}) were over {PAUSE:g} times as long as usual"
             what_to_do = (
-                "if the script evaluates or saves there, `for batch in paceline.watch(loader):` leaves it out"
+                "if the script evaluates or saves there, `for batch in paceline.watch(loader):` leaves it out; other "
+                "programs that take its cores make such steps too"
                 if source in ("step", "optimizer")
                 else "batches that come late, saving and other programs make such steps"
             )

@@ -87,7 +87,8 @@ class FitJob(TfJob):
         rows = tf.data.Dataset.from_tensor_slices(np.concatenate([order.epoch(epoch) for epoch in epochs]))
         try:
             self._model.fit(
-                rows.map(self._row).repeat().prefetch(1),
+                # What AutoGraph writes for a function lies in the temporary folder until its process ends by itself.
+                rows.map(tf.autograph.experimental.do_not_convert(self._row)).repeat().prefetch(1),
                 epochs=len(epochs),
                 steps_per_epoch=order.steps_per_epoch,
                 verbose=0,
