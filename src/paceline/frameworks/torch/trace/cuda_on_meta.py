@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from paceline.costs.operations import GRU_GATES, LSTM_GATES
-from paceline.frameworks.torch.trace.fused_recurrent import can_fuse, fused_layers
 from paceline.frameworks.torch.trace.fused_norm import fused_rms_norm
+from paceline.frameworks.torch.trace.fused_recurrent import can_fuse, fused_layers
 from paceline.frameworks.torch.trace.stand_ins import let_counts_be_listed
 from paceline.systems.gpu_memory import Attention
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from paceline.costs.operations import Operation, OperationKind, OperationNumbers
 from paceline.frameworks.torch.trace.cuda_on_meta import has_channels_fastest
-from paceline.frameworks.torch.trace.fused_recurrent import RECURRENT_LAYER, recurrent_layer
 from paceline.frameworks.torch.trace.fused_norm import SPACE
+from paceline.frameworks.torch.trace.fused_recurrent import RECURRENT_LAYER, recurrent_layer
 
 _NUMBERS: dict[torch.dtype, OperationNumbers] = {
     torch.float32: "fp32",
