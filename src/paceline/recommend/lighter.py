@@ -53,10 +53,10 @@ def predict_as_is(question: Question, spec: RunSpec) -> Predicted:
 
 def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     why_not = question.why_not(spec)
-    if why_not is not None:
-        return [], why_not
-    footprint = _footprint(question, spec)
-    if (why_not := _beyond_the_host(question, spec, footprint)) is not None:
+    footprint = _footprint(question, spec) if why_not is None else None
+    if footprint is not None:
+        why_not = _beyond_the_host(question, spec, footprint)
+    if footprint is None or why_not is not None:
         return [], why_not
     if not _can_hold_state(question, spec, footprint):
         # In a search no peak is worked out, for which a step may have to be traced.
