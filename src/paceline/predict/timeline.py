@@ -199,7 +199,10 @@ def _of_units(of_layers: list[float], inputs: StepInputs) -> list[float]:
 
 def _with_servers(worker: RankFootprint, servers: Sequence[RankFootprint], inputs: StepInputs) -> Parts:
     """Workers push and pull; a server serves one after another, and the server that keeps most is done last."""
-    scale = inputs.scale(worker) * _stretched(inputs.passes_of_rank(worker) or inputs.passes, worker, inputs)
+    rank_passes = inputs.passes_of_rank(worker)
+    # Passes of a rank are those of its own samples already.
+    share_of_passes = inputs.scale(worker) if rank_passes is None else 1.0
+    scale = share_of_passes * _stretched(rank_passes or inputs.passes, worker, inputs)
     last_pass = inputs.passes.total * scale
     compute = (1 + inputs.earlier_passes) * last_pass + inputs.overhead_seconds
     share = max(server.parameter_bytes for server in servers) / (

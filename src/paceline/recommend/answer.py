@@ -87,13 +87,15 @@ def recommend(
     records = list(records)
     readings = readings_of(question.base, records)
     answer = replace(_answer(question, goal, _evidence(records), critical_batch), readings=readings)
-    if answer.pick is not None or question.offload:
+    if (answer.pick is not None and answer.pick.caveat is None) or question.offload:
         return answer
-    # Nothing fits: perhaps with shards in the host's memory, which is slower than all else.
+    # Nothing that trains as one worker would fits: perhaps with shards in the host's memory, slower than all else.
     names = [name for name in question.names() if OFFLOAD in strategy(name).needs.heeds]
     if not names or question.hardware.kind != "cuda":
         return answer
     offloaded = _answer(question.but_with(offload=True, strategies=tuple(names)), goal, {}, critical_batch)
+    # What trains otherwise stays among what is listed.
+    offloaded = ranked(replace(offloaded, ranked=(*offloaded.ranked, *answer.ranked)))
     listed = {candidate.spec.strategy for candidate in offloaded.ranked}
     excluded = {name: why for name, why in {**answer.excluded, **offloaded.excluded}.items() if name not in listed}
     return replace(
@@ -145,6 +147,7 @@ def _without_doubles(objective: Objective, candidates: Sequence[Candidate]) -> l
 
     They may differ in passes and in what is recomputed; of both, the better one is listed.
     """
+    candidates = _without_idle_strategies(objective, candidates)
     plain = {_division(candidate.spec): candidate for candidate in candidates if candidate.spec.layout is None}
     better: list[Candidate] = []
     replaced: set[int] = set()
@@ -156,6 +159,21 @@ def _without_doubles(objective: Objective, candidates: Sequence[Candidate]) -> l
             better.append(candidate)
             replaced.add(id(like))
     return [candidate for candidate in better if id(candidate) not in replaced]
+
+
+def _without_idle_strategies(objective: Objective, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Without strategies for several workers that have one, and gain nothing on training without a strategy."""
+
+    def key(spec: RunSpec) -> tuple[object, ...]:
+        return strategy(spec.strategy).framework, spec.samples_per_step, spec.precision
+
+    alone = {key(each.spec): each for each in candidates if strategy(each.spec.strategy).family == "single"}
+
+    def is_idle(candidate: Candidate) -> bool:
+        single = alone.get(key(candidate.spec)) if candidate.spec.workers == 1 else None
+        return single not in (None, candidate) and objective.worse_by(single.best_known, candidate.best_known) <= TIE
+
+    return [candidate for candidate in candidates if not is_idle(candidate)]
 
 
 def _division(spec: RunSpec) -> tuple[object, ...]:

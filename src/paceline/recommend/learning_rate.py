@@ -93,7 +93,9 @@ def learning_rate_sentence(settings: Optimizer, batch: int, anchor: Anchor) -> s
     if after == settings:
         return None
     if anchor.batch == batch:
-        return f"Learning rate: {after.lr:g}, which took stored runs of batch {batch:,} to the target in fewest steps."
+        return (
+            f"Learning rate: {after.lr:.3g}, which took stored runs of batch {batch:,} to the target in fewest steps."
+        )
     rule = RULES[settings.name]
     warm_up = f", warmed up over the first steps (at most {WARM_UP_EPOCHS} epochs)" if after.warmup_steps else ""
     known = (
@@ -102,6 +104,6 @@ def learning_rate_sentence(settings: Optimizer, batch: int, anchor: Anchor) -> s
         else f"if {anchor.lr:g} is right for a batch of {anchor.batch:,}"
     )
     return (
-        f"Learning rate: {after.lr:g}{warm_up}, {known}: {settings.name} follows the batch by the {rule} rule. Look at "
-        f"the loss of the first epoch before trusting it."
+        f"Learning rate: {after.lr:.3g}{warm_up}, {known}: {settings.name} follows the batch by the {rule} rule. Look "
+        f"at the loss of the first epoch before trusting it."
     )

@@ -14,6 +14,7 @@ from paceline.units import format_bytes
 
 # The field that moves shards into the host's memory.
 OFFLOAD = "offload"
+DEVICES_OF_A_MACHINE = 8
 # Predictions of a run, or of other forms of it; and why it cannot be made as it is, if so.
 Predicted = tuple[list[Prediction], str | None]
 
@@ -52,9 +53,11 @@ def predict_as_is(question: Question, spec: RunSpec) -> Predicted:
 
 def _predict(question: Question, spec: RunSpec, lighten: bool) -> Predicted:
     why_not = question.why_not(spec)
-    if why_not is not None:
+    footprint = _footprint(question, spec) if why_not is None else None
+    if footprint is not None:
+        why_not = _beyond_the_host(question, spec, footprint)
+    if footprint is None or why_not is not None:
         return [], why_not
-    footprint = _footprint(question, spec)
     if not _can_hold_state(question, spec, footprint):
         # In a search no peak is worked out, for which a step may have to be traced.
         nearest = _with_offload(question, spec) if lighten else ""
@@ -88,8 +91,7 @@ def lighter(
     several = _may_change(question, spec, "accumulation") and footprint.stages is None
     for way, knobs in product(ways, _knobs_to_try(question, spec)):
         for passes in _pass_counts(spec) if several else (spec.accumulation,):
-            lighter_run = {"recompute": way, "accumulation": passes, "execution": question.base.execution}
-            candidate = question.as_usual(spec.model_copy(update={**lighter_run, "knobs": knobs}))
+            candidate = _lighter_run(question, spec, {"recompute": way, "accumulation": passes, "knobs": knobs})
             # With one pass such knobs change nothing.
             same = candidate == spec or (knobs != spec.knobs and passes == 1)
             if same or question.why_not(candidate) is not None:
@@ -104,6 +106,14 @@ def lighter(
                 break
             if not _activations_decide(question, candidate, candidate_footprint):
                 break
+
+
+def _lighter_run(question: Question, spec: RunSpec, changed: dict[str, object]) -> RunSpec:
+    """The run with these fields; compiled where it was, if it still can be, and else as such runs usually are."""
+    candidate = spec.model_copy(update=changed)
+    if spec.execution == "compiled" and question.execution is None and question.why_not(candidate) is None:
+        return candidate
+    return question.as_usual(candidate.model_copy(update={"execution": question.base.execution}))
 
 
 def may_be_lighter(question: Question, name: str) -> bool:
@@ -142,8 +152,33 @@ def _with_offload(question: Question, spec: RunSpec) -> str:
     moved = spec.model_copy(update={OFFLOAD: True})
     if question.why_not(moved) is not None:
         return ""
-    need = _need(question, moved, _footprint(question, moved))
+    footprint = _footprint(question, moved)
+    if _beyond_the_host(question, moved, footprint) is not None:
+        return ""
+    need = _need(question, moved, footprint)
     return f"; with offload it would hold {format_bytes(need.held_bytes)}" if need.fits else ""
+
+
+def host_bytes(question: Question, spec: RunSpec, footprint: Footprint) -> float:
+    """Bytes of parameters, gradients and optimizer state that wait in the memory of one node's host."""
+    heaviest = footprint.heaviest
+    each = 2 * heaviest.parameter_bytes + heaviest.optimizer_bytes
+    return each * min(spec.workers, question.hardware.node_devices) if spec.offload else 0.0
+
+
+def _beyond_the_host(question: Question, spec: RunSpec, footprint: Footprint) -> str | None:
+    """Why a host cannot keep what waits there, if so."""
+    limit, waiting = host_limit(question, spec), host_bytes(question, spec, footprint)
+    if limit is None or waiting <= limit:
+        return None
+    return f"with offload {format_bytes(waiting)} would wait in the host's memory, which is {format_bytes(limit)}"
+
+
+def host_limit(question: Question, spec: RunSpec) -> float | None:
+    """Bytes that the host of a node has for the run; nodes of many devices are several machines with one link."""
+    hardware, memory = question.hardware, question.hardware.host_memory_bytes
+    devices = max(min(spec.workers, hardware.node_devices), min(DEVICES_OF_A_MACHINE, hardware.node_devices))
+    return memory.value * devices / hardware.node_devices if memory else None
 
 
 def _can_hold_state(question: Question, spec: RunSpec, footprint: Footprint) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 from paceline.errors import UserError
 from paceline.predict.question import Question
 from paceline.recommend.answer import Answer, Candidate, recommend
+from paceline.recommend.bottleneck import HOST, shares_of_step
+from paceline.recommend.objectives import Objective
 from paceline.spec import RunSpec
 from paceline.systems.files import load_hardware, shipped_systems
 from paceline.systems.hardware import Hardware, Link, Quantity
@@ -15,6 +17,8 @@ from paceline.units import format_bytes, format_count, format_percent
 LEAST_GAIN = 0.03
 # By how much each is changed.
 TWICE = 2
+# What a gain is called where it is none of time.
+BETTER = {"energy": "more economical", "cost": "cheaper"}
 # Devices are doubled so often, to find how many would hold the model.
 DOUBLINGS = 7
 
@@ -29,17 +33,27 @@ def what_would_change(answer: Answer) -> Iterator[str]:
         best = _best(question.but_with(**change), pick, answer)
         if best is None:
             continue
-        gain = _gain(answer, best, pick)
+        gain = _gain(answer.objective, pick, best)
         if gain >= LEAST_GAIN:
-            how = _differences(pick.spec, best.spec)
-            gains.append((gain, f"{words} would make it {format_percent(gain)} faster{how}"))
+            how, better = _differences(pick.spec, best.spec), BETTER.get(answer.objective.name, "faster")
+            gains.append((gain, f"{words} would make it {format_percent(gain)} {better}{how}"))
     if gains:
         yield f"What would change it: {'; '.join(text for _, text in sorted(gains, reverse=True))}."
     else:
+        bound = next(iter(shares_of_step(question, pick.prediction)))
         yield (
             f"Neither twice the batch, links twice as fast nor twice the memory would gain "
-            f"{format_percent(LEAST_GAIN)}: computation decides."
+            f"{format_percent(LEAST_GAIN)}: {bound} decide{'' if bound == HOST else 's'}."
         )
+
+
+def _gain(objective: Objective, pick: Candidate, best: Candidate) -> float:
+    """By how much the objective is better; what is told of an epoch, per sample, as batches may be larger than that."""
+    values = [
+        each.value.value / (1 if objective.metric.better == "higher" else each.prediction.samples_per_epoch)
+        for each in (pick, best)
+    ]
+    return objective.worse_by(*values)
 
 
 def _changes(question: Question, spec: RunSpec) -> dict[str, dict[str, Any]]:
@@ -74,17 +88,6 @@ def _best(question: Question, pick: Candidate, answer: Answer) -> Candidate | No
     if question.global_batches == answer.question.global_batches:
         fields |= {"global_batches": (pick.spec.samples_per_step,), "local_batches": ()}
     return recommend(question.but_with(**fields), answer.objective.name, (), answer.critical_batch).pick
-
-
-def _gain(answer: Answer, best: Candidate, pick: Candidate) -> float:
-    """How much faster it trains, or comes nearer to its target where it is known how many samples a batch needs."""
-    if answer.objective.name == "time-to-accuracy" and answer.critical_batch is not None:
-        return pick.value.value / best.value.value - 1
-    return _rate(best) / _rate(pick) - 1
-
-
-def _rate(candidate: Candidate) -> float:
-    return candidate.prediction.samples_per_second.value
 
 
 def _differences(before: RunSpec, after: RunSpec) -> str:

@@ -18,6 +18,7 @@ from paceline.recommend.answer import TIE, Answer, Candidate, tie_of
 from paceline.recommend.bottleneck import shares_of_step
 from paceline.recommend.dimensions import explain_layout
 from paceline.recommend.learning_rate import learning_rate_advice
+from paceline.recommend.lighter import host_bytes, host_limit
 from paceline.recommend.outlook import what_would_change, what_would_fit
 from paceline.recommend.reading import explain_reading
 from paceline.recommend.unexpected import explain_unexpected
@@ -39,6 +40,8 @@ LEAST_SHARE = 0.02
 # Batches beyond this many doublings of one sample are no answer.
 DOUBLINGS = 20
 MOST_FACTS = 2
+# Money below is told to the hundredth.
+EXACT_MONEY = 100
 MOST_TRIED = 3
 BY_TIME = ("throughput", "time-to-accuracy")
 # How many epochs a batch needs, no prediction tells.
@@ -54,8 +57,13 @@ def _facts() -> list[dict[str, Any]]:
     return list(tomllib.loads(text)["facts"])
 
 
-def facts_about(name: str, parameters: int = 0) -> list[str]:
-    """Known facts about a strategy that matter to models of this size, each with its source."""
+def facts_about(name: str, parameters: int = 0, workers: int | None = None) -> list[str]:
+    """Known facts about a strategy that matter to models of this size, each with its source.
+
+    One worker alone sends nothing; what is known of strategies for several says nothing of it.
+    """
+    if workers == 1 and strategy(name).family != "single":
+        return []
     return [
         f"{fact['text']} ({fact['source']})."
         for fact in _facts()
@@ -85,7 +93,7 @@ def explain(answer: Answer) -> list[str]:
     sentences += _against_one(answer, pick)
     sentences += _against_next(answer, pick)
     sentences += _faster_but(answer, pick)
-    sentences += facts_about(pick.spec.strategy, answer.question.facts.parameters)[:MOST_FACTS]
+    sentences += facts_about(pick.spec.strategy, answer.question.facts.parameters, pick.spec.workers)[:MOST_FACTS]
     if pick.records:
         earlier = pick.earlier_samples_per_second
         rate = f": {format_rate(earlier)} samples/s" if earlier is not None else ""
@@ -157,12 +165,12 @@ def _offloaded(question: Question, prediction: Prediction) -> Iterator[str]:
     spec = prediction.spec
     if not spec.offload:
         return
-    heaviest = strategy(spec.strategy).footprint(spec, question.facts).heaviest
-    each = 2 * heaviest.parameter_bytes + heaviest.optimizer_bytes
-    devices = min(spec.workers, question.hardware.node_devices)
+    waiting = host_bytes(question, spec, strategy(spec.strategy).footprint(spec, question.facts))
+    limit = host_limit(question, spec)
     yield (
-        f"Parameters, gradients and optimizer state wait in the host's memory (offload), "
-        f"{format_bytes(each * devices)} of it on each machine, and the host updates them: nothing fits otherwise."
+        f"Parameters, gradients and optimizer state wait in the host's memory (offload), {format_bytes(waiting)} of "
+        f"{f'the {format_bytes(limit)} that are taken for a machine' if limit else 'it on each machine'}, and the "
+        f"host updates them: nothing fits otherwise."
     )
 
 
@@ -177,12 +185,17 @@ def _training(answer: Answer, prediction: Prediction) -> Iterator[str]:
         billions = question.tokens / 1e9
         what = f"{billions:,.4g} billion tokens" if billions >= 1 else f"{question.tokens:,.0f} tokens"
     seconds, cost = prediction.epoch_seconds, prediction.cost_per_epoch
-    price = f" and {format_money(cost.value)} at {prediction.price_per_device_hour:g} per device-hour" if cost else ""
+    price = f" and {_about(cost.value)} at {prediction.price_per_device_hour:g} per device-hour" if cost else ""
     energy = format_energy(prediction.joules_per_epoch.value)
     yield (
         f"{what} take {format_days(seconds.value)} (90 %: {format_days(seconds.low)} to "
         f"{format_days(seconds.high)}), {energy} of the devices{price}."
     )
+
+
+def _about(amount: float) -> str:
+    """Money with no more digits than a prediction has."""
+    return format_about(amount) if amount >= EXACT_MONEY else format_money(amount)
 
 
 def _batch(question: Question, pick: Candidate) -> Iterator[str]:
@@ -283,7 +296,8 @@ def _one_fits(answer: Answer) -> bool:
     spec, parameters = answer.question.base, answer.question.facts.parameters
     width = parameter_width(spec)
     state = 2 * parameters * width + optimizer_bytes(spec.optimizer, parameters, answer.question.facts.tensors, width)
-    return min(answer.question.workers) > 1 and state <= answer.question.predictor.memory_limit
+    reserved = answer.question.hardware.device.reserved_bytes.value
+    return min(answer.question.workers) > 1 and state <= answer.question.predictor.memory_limit - reserved
 
 
 def break_even(question: Question, pick: Candidate) -> str:

@@ -144,7 +144,7 @@ def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> It
         search = next(each for each in strategy(spec.strategy).traits.searched if each.knob == LAYOUT)
         texts = search.values(spec.workers, question.hardware)
         layouts = [Layout(shard=spec.workers), *(Layout.from_text(str(text)) for text in texts)]
-        sensible = (layout for layout in layouts if _is_sensible(question, layout))
+        sensible = (layout for layout in layouts if _is_sensible(question, layout, spec))
         layouts = [layout for plain in sensible for layout in _with_experts(question, plain)]
     executions: dict[tuple[int, ...], Executions] = {}
     for layout in layouts:
@@ -162,7 +162,10 @@ def _layouts(question: Question, spec: RunSpec, ways: Sequence[Recompute]) -> It
             yield layout, executions[key]
 
 
-def _is_sensible(question: Question, layout: Layout) -> bool:
+def _is_sensible(question: Question, layout: Layout, spec: RunSpec) -> bool:
+    if spec.offload and layout.replicate > 1:
+        # Every copy would wait in the host's memory, and gain nothing there.
+        return False
     return layout.context == 1 or question.facts.input_elements >= LONG_SEQUENCE
 
 

@@ -308,6 +308,8 @@ class Hardware(Frozen):
     # Relative standard deviation of predictions for this system, where nothing was measured.
     uncertainty: Quantity
     price_per_device_hour: Quantity | None = None
+    # What a node's processors have, for shards that wait there; without it, as much as is wanted.
+    host_memory_bytes: Quantity | None = None
     calibration: Calibration | None = None
     # Relative speeds of unlike devices, in rank order and over again; none where all are alike.
     speeds: tuple[float, ...] = ()

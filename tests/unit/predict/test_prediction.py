@@ -70,6 +70,19 @@ def test_the_step_waits_for_the_slowest_of_unlike_devices_and_servers_do_not() -
     assert waiting > predictor(alike).predict(spec_of("torch-ddp", 2)).parts.waiting
 
 
+@pytest.mark.parametrize("name", ["torch-ps-sync", "torch-downpour", "torch-sandblaster"])
+def test_workers_with_servers_compute_as_long_as_others_on_as_many_samples(name: str) -> None:
+    fields = {"workload": "gpt", "global_batch": 448, "input_shape": None, "classes": None}
+    found = [
+        Predictor(load_hardware("a100-nvlink"), spec_facts(spec), 1000).predict(spec)
+        for spec in (spec_of(each, 7, **fields) for each in (name, "torch-ddp"))
+    ]
+    assert found[0].parts.compute == pytest.approx(found[1].parts.compute, rel=0.05)
+    assert 0 < found[0].utilisation < found[1].utilisation * 1.05
+    # Servers are not the memory of the host.
+    assert found[0].parts.offloaded == 0 and found[0].parts.cpu_seconds > 0
+
+
 def test_a_model_that_is_too_large_does_not_fit() -> None:
     small = load_hardware("k80-n1-highmem-2")
     question = Question(hardware=small, workload="transformer", options={"depth": 48, "width": 2048}, workers=(1,))

@@ -1,5 +1,6 @@
 """Ranked answers: what is picked, what ties, what is left out and why."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_what_is_known_of_the_critical_batch_is_said_and_its_interval_is_counted
     said = " ".join(explain(known))
     assert "A batch of 512 needs 3 times (2 to 5) the least samples" in said
     assert "about 256 samples (90 %: 128 to 512), from 9 stored runs" in said
-    assert "Learning rate: 0.00141421, warmed up" in said
+    assert "Learning rate: 0.00141, warmed up" in said
     assert "No accuracy is promised" in explain(plain)[0]
 
 
@@ -273,10 +274,53 @@ def test_shards_wait_in_the_hosts_memory_where_nothing_fits_otherwise() -> None:
     assert answer.pick.prediction.fits and answer.pick.prediction.parts.offloaded > 0
     said = " ".join(explain(answer))
     # Of 70 billion parameters: themselves, their gradients and both means of Adam, of four bytes each.
-    assert "wait in the host's memory (offload), 1.13 TB of it on each machine" in said
+    assert "wait in the host's memory (offload), 1.13 TB of the 2 TB that are taken for a machine" in said
     assert "copies to the host and its update (offload)" in said
     roomy = recommend(asked.but_with(workers=(64,), global_batches=(64,)))
     assert roomy.pick is not None and not any(candidate.spec.offload for candidate in roomy.ranked)
+
+
+def test_no_more_waits_in_the_hosts_memory_than_it_has() -> None:
+    asked = question(**{**LLAMA, "options": {"size": "405b"}}, workers=(8,), strategies=("torch-fsdp", "torch-mesh"))
+    answer = recommend(asked)
+    assert answer.pick is None
+    assert "with offload 6.49 TB would wait in the host's memory, which is 2 TB" in answer.excluded["torch-fsdp"]
+    # Without a word on the host, layouts that fit are listed, but none with several copies of what waits.
+    hosted = recommend(asked.but_with(hardware=asked.hardware.model_copy(update={"host_memory_bytes": None})))
+    layouts = [candidate.spec.layout for candidate in hosted.ranked]
+    assert layouts and all(layout is None or layout.replicate == 1 for layout in layouts)
+
+
+def test_offload_comes_before_training_in_another_way() -> None:
+    asked = question(
+        workload="gpt", options={"size": "1.5b"}, hardware=load_hardware("rtx4090-pcie"), workers=(1,),
+        strategies=("torch-single", "torch-fsdp", "torch-downpour"),
+    )  # fmt: skip
+    answer = recommend(asked)
+    assert answer.pick is not None and answer.pick.spec.offload and answer.pick.caveat is None
+    assert "torch-downpour" in [candidate.spec.strategy for candidate in answer.ranked]
+    # One worker sends nothing.
+    assert "It sends" not in " ".join(explain(answer))
+
+
+def test_one_worker_trains_without_a_strategy_where_that_is_as_good() -> None:
+    answer = recommend(question(workload="bert", hardware=load_hardware("l4-pcie"), workers=(1,)))
+    assert {candidate.spec.strategy for candidate in answer.ranked} <= {"torch-single", "jax-single", "tf-single"}
+
+
+def test_what_would_change_an_answer_is_told_by_its_objective() -> None:
+    asked = question(
+        workload="bert", options={"size": "large"}, workers=(64,), global_batches=(512,), strategies=("torch-ddp",)
+    )
+    said = {
+        goal: " ".join(explain(recommend(asked, goal, critical_batch=critical)))
+        for goal, critical in (("throughput", None), ("time-to-accuracy", 2000.0), ("cost", None))
+    }
+    gains = {goal: re.search(r"twice the batch would make it (\d+) % (\w+)", text) for goal, text in said.items()}
+    plain, accurate, cheap = (gains[goal] for goal in said)
+    assert plain is not None and accurate is not None and cheap is not None
+    # A larger batch needs more samples.
+    assert int(plain[1]) > int(accurate[1]) and plain[2] == accurate[2] == "faster" and cheap[2] == "cheaper"
 
 
 def test_a_refusal_names_what_offload_would_leave() -> None:

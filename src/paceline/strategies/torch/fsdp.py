@@ -61,13 +61,15 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
     gathered = (sum(whole) if stays else max(whole)) if shards > 1 or gathered_width != width else 0
     messages = tuple(message for name, unit in units.items() for message in unit_messages(spec, name, unit, shards))
     kept = activation_bytes(model, spec.recompute, local / spec.accumulation, numbers=cast_numbers(spec))
+    # Each replica has the same runs of ranks.
+    runs, flops = list(shard_runs_of(arrays, trained, shards)), step_flops(model, spec.recompute, local)
     return in_groups(
         trainer(
             spec,
             model,
             messages,
             ranks=ranks,
-            flops=step_flops(model, spec.recompute, local),
+            flops=flops,
             parameter_bytes=held * width,
             gradient_bytes=of_trained * width + (sum(reduced) if several else max(reduced)) * reduction_width(spec),
             optimizer_bytes=optimizer_bytes(spec.optimizer, of_trained, len(trained), width),
@@ -76,7 +78,7 @@ def footprint(spec: RunSpec, model: ModelFacts) -> Footprint:
             work=RankWork(model, local / spec.accumulation, recompute=spec.recompute, gathers=shards > 1),
         )
         for _ in range(int(knobs["hsdp_replicas"]))
-        for ranks, held, of_trained in shard_runs_of(arrays, trained, shards)
+        for ranks, held, of_trained in runs
     )
 
 
