@@ -16,6 +16,7 @@ from paceline.runs.meters.room import free_bytes, leave_out_what_cannot_fit
 from paceline.runs.probe import probe
 from paceline.store import DEFAULT_PATH, Store
 from paceline.study import Study
+from paceline.systems import local_system
 from paceline.units import format_count
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def run(
     with Store.open(Path(db)) as store, open_machines(parse_fleet(on)) as machines:
         plan = plan_study(study, store, fresh=fresh, machines=machines)
         if not force:
-            plan = leave_out_what_cannot_fit(plan, probe, free_bytes())
+            plan = leave_out_what_cannot_fit(plan, probe, free_bytes(), local_system().gpus)
         outcome = execute(plan, store, listener or Listener(), machines)
         if outcome.interrupted:
             raise KeyboardInterrupt

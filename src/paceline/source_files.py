@@ -179,7 +179,7 @@ class ScriptFile(UserFile):
         """The script at that path."""
         path = user_path(text, "script")
         if not is_file(path):
-            near = near_names(path.stem, sorted(file.stem for file in path.parent.glob("*.py")))
+            near = near_names(path.stem, sorted(file.stem for file in path.parent.glob("*.py") if is_file(file)))
             meant = f"did you mean {near[0]}.py?" if near else "give the path of a Python file, such as train.py"
             raise SpecError(f"there is no script {path}; {meant}")
         try:

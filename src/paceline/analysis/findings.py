@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from paceline.analysis.frame import flat_rows
+from paceline.analysis.frame import flat_lines
 from paceline.analysis.labels import group_by_setting, series_name, shorten_titles, varying_within
 from paceline.analysis.rows import Row
 from paceline.record import Finding, Record
@@ -109,13 +109,21 @@ def gather_findings(records: Iterable[Record], rows: Sequence[Row]) -> list[Gath
     return findings.gather(rows)
 
 
-def json_values(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> dict[str, object]:
+def json_values(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> dict[str, list[object]]:
     """Rows, the memory of each process and findings as values that JSON can hold."""
-    memory = [{"key": row.key, **asdict(rank)} for row in rows for rank in row.memory]
-    changes = [
-        {"key": row.key, **asdict(change)} for row in rows if row.membership for change in row.membership.changes
-    ]
-    return {"rows": flat_rows(rows), "memory": memory, "changes": changes, "findings": finding_values(findings)}
+    return {name: [*values] for name, values in json_lists(rows, findings).items()}
+
+
+def json_lists(rows: Sequence[Row], findings: Sequence[GatheredFinding]) -> dict[str, Iterable[object]]:
+    """The same, each value when it is asked for: those of thousands of rows need not be in memory together."""
+    return {
+        "rows": flat_lines(rows),
+        "memory": ({"key": row.key, **asdict(rank)} for row in rows for rank in row.memory),
+        "changes": (
+            {"key": row.key, **asdict(change)} for row in rows if row.membership for change in row.membership.changes
+        ),
+        "findings": finding_values(findings),
+    }
 
 
 def finding_values(findings: Sequence[GatheredFinding]) -> list[dict[str, object]]:

@@ -3,8 +3,8 @@
 import csv
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from paceline.analysis.labels import flatten
@@ -29,8 +29,7 @@ _COLUMNS = {"instrumentation_overhead": "watching"}
 
 def flat_row(row: Row) -> dict[str, Any]:
     """A row as a flat dictionary: what ran, then the results, then the remaining settings."""
-    spec = row.spec.model_dump(mode="json")
-    values: dict[str, Any] = {name: row.spec.scaling if name == "scaling" else spec[name] for name in _FIRST}
+    values: dict[str, Any] = {name: getattr(row.spec, name) for name in _FIRST}
     for field in fields(Row):
         if field.name not in _NESTED:
             value = getattr(row, field.name)
@@ -46,17 +45,27 @@ def flat_row(row: Row) -> dict[str, Any]:
     values |= {f"metric_{name}": value for name, value in row.test_metrics.items()}
     values["status"] = str(row.status)
     values["shrunk"] = row.spec.shrunk.text if row.spec.shrunk else None
-    values |= asdict(row.expense) | asdict(row.convergence) | asdict(row.checkpoint) | heaviest_columns(row.memory)
+    for part in (row.expense, row.convergence, row.checkpoint):
+        values |= {field.name: getattr(part, field.name) for field in fields(part)}
+    values |= heaviest_columns(row.memory)
     if row.loading is not None:
         values["own_order"] = row.own_order
         values |= {f"input_{name}": value for name, value in row.loading.model_dump().items() if name != "step_seconds"}
-    values |= {f"{part}_seconds": value for part, value in mean_parts(row.breakdown).items()}
+    values |= {f"{name}_seconds": value for name, value in mean_parts(row.breakdown).items()}
     return values | {name: value for name, value in flatten(row.spec).items() if name not in values}
 
 
 def flat_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """All rows with the same columns, also where only some strategies have a knob."""
     return same_columns([flat_row(row) for row in rows])
+
+
+def flat_lines(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """The same one by one, so that those of thousands need not be in memory together."""
+    names = dict.fromkeys(name for row in rows for name in flat_row(row))
+    for row in rows:
+        line = flat_row(row)
+        yield {name: line.get(name) for name in names}
 
 
 def same_columns(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

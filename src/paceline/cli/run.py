@@ -26,6 +26,7 @@ from paceline.runs.probe import probe
 from paceline.scale import FULL
 from paceline.store import Store, refuse_memory
 from paceline.study import Study, built_in_studies
+from paceline.systems import local_system
 from paceline.units import format_count
 from paceline.user_input.paths import is_file
 
@@ -84,7 +85,7 @@ def reached(fleet: Fleet) -> Iterator[Machines]:
 def _plan(study: Study, store: Store | None, options: TrainingOptions, machines: Machines) -> Plan:
     fresh, retry, breakdown = options.fresh, options.retry, options.breakdown
     plan = plan_study(study, store, fresh=fresh, retry=retry, breakdown=breakdown, machines=machines)
-    return plan if options.force else leave_out_what_cannot_fit(plan, probe, free_bytes())
+    return plan if options.force else leave_out_what_cannot_fit(plan, probe, free_bytes(), local_system().gpus)
 
 
 def _show(plan: Plan, repeats: int, store: Store, options: TrainingOptions, outcome: Outcome) -> None:

@@ -12,7 +12,7 @@ from paceline.analysis.batches.agreement import compare_with_noise
 from paceline.analysis.batches.asynchrony import asynchronous_searches, describe_asynchrony
 from paceline.analysis.batches.regimes import batch_searches
 from paceline.analysis.cells import Column as QualityColumn
-from paceline.analysis.findings import GatheredFinding, json_values
+from paceline.analysis.findings import GatheredFinding, json_lists
 from paceline.analysis.frame import csv_text, flat_rows
 from paceline.analysis.labels import group_by_setting, series_name, unmeasured_in_settings, varying_fields
 from paceline.analysis.quality import quality_columns
@@ -21,7 +21,7 @@ from paceline.cli.options import make_option
 from paceline.cli.tables.detail_tables import TABLES, print_progress, print_search
 from paceline.cli.tables.long_table import LongTable
 from paceline.cli.tables.summaries import summarise_file
-from paceline.cli.terminal import Db, StudyName, flag, output, print_json, refuse_unknown_study
+from paceline.cli.terminal import Db, StudyName, flag, output, print_json_lists, refuse_unknown_study
 from paceline.errors import UserError
 from paceline.record import Record
 from paceline.store import DEFAULT_PATH, Store
@@ -68,7 +68,7 @@ def show(  # noqa: PLR0913, PLR0917 - one parameter per option of the command
         findings = run_findings.gather(rows)
         logged = [record for record in store.records(study) if record.log_tail] if logs else []
     if as_json:
-        print_json(json_values(rows, findings))
+        print_json_lists(json_lists(rows, findings))
     elif as_csv:
         typer.echo(csv_text(flat_rows(rows)), nl=False)
     else:

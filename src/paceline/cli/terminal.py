@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,6 +115,21 @@ def plain_table(first: str, *columns: str, least_width: int | None = None) -> "T
 def print_json(values: object) -> None:
     """Prints values for other programs to read."""
     typer.echo(json.dumps(values, indent=2, allow_nan=False))
+
+
+def print_json_lists(lists: Mapping[str, Iterable[object]]) -> None:
+    """Prints an object of lists as `print_json` would, one value at a time."""
+    separator = "{"
+    for name, values in lists.items():
+        typer.echo(f"{separator}\n  {json.dumps(name)}: [", nl=False)
+        mark = ""
+        for value in values:
+            text = json.dumps(value, indent=2, allow_nan=False).replace("\n", "\n    ")
+            typer.echo(f"{mark}\n    {text}", nl=False)
+            mark = ","
+        typer.echo("\n  ]" if mark else "]", nl=False)
+        separator = ","
+    typer.echo("\n}")
 
 
 def flag(name: str, about: str) -> Any:

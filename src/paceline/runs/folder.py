@@ -41,10 +41,10 @@ class RunFolder:
         return self.path / f"rank-{rank}.log"
 
     def log_tail(self, rank: int) -> str:
-        """The end of what a process printed."""
+        """The end of what a process printed; nothing of one that was never started, as where the user interrupts."""
         later = self.later_log(rank)
         log = later if later.exists() else self.log(rank)
-        return log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+        return "" if not log.exists() else log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def later_log(self, rank: int) -> Path:
         """What a process prints that came in the place of another."""

@@ -1,4 +1,4 @@
-"""The process that traces steps: `python -m paceline.runs.tracer PID FD` reads requests as lines and answers as lines.
+"""The process that traces steps: `python -m paceline.runs.tracer PID FD MARK` reads requests as lines and answers so.
 
 Importing PyTorch takes longer than most traces. So one process does that and is kept until this one ends. It forks a
 process for each request: what one trace leaves behind, a user's code or garbage that nobody has collected yet, would
@@ -8,6 +8,7 @@ change the peaks of the next.
 import atexit
 import contextlib
 import os
+import secrets
 import select
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from paceline.spec import RunSpec
 
 PATIENCE_SECONDS = 120.0
 CLOSING_SECONDS = 5.0
-PIECE_BYTES = 1 << 16
+PIECE_BYTES, MARK_BYTES = 1 << 16, 16
 
 
 class Tracer:
@@ -40,7 +41,9 @@ class Tracer:
         """Starts it; its import goes on while requests are made."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._replies, answering = os.pipe()
-        words = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(answering)]
+        # A model may write into any descriptor that it finds: a reply is what follows this.
+        self._mark = secrets.token_hex(MARK_BYTES)
+        words = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(answering), self._mark]
         self._process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, pass_fds=(answering,)
         )
@@ -60,14 +63,14 @@ class Tracer:
         try:
             return TraceReply.model_validate_json(line).traces
         except ValidationError:
-            code = self._process.wait()
+            code = self._exit_code()
             reason = f"following its step ended the process (exit code {code}): {self._last_words()}"
             self.close()
             return (reason,) * len(request.specs)
 
     def _line(self, until: float) -> bytes:
         """The next reply; what there is of it where the process has ended."""
-        pieces: list[bytes] = []
+        mark, before, pieces = self._mark.encode(), b"", list[bytes]()
         while not (pieces and pieces[-1].endswith(b"\n")):
             ready, _, _ = select.select([self._replies], [], [], max(0.0, until - time.monotonic()))
             if not ready:
@@ -75,8 +78,21 @@ class Tracer:
             piece = os.read(self._replies, PIECE_BYTES)
             if not piece:
                 break
-            pieces.append(piece)
+            if pieces:
+                pieces.append(piece)
+                continue
+            _, begun, reply = (before + piece).partition(mark)
+            pieces += [reply] if begun else []
+            before = (before + piece)[-len(mark) :]
         return b"".join(pieces)
+
+    def _exit_code(self) -> int:
+        """How the process ended; one that goes on after half a reply is ended."""
+        try:
+            return self._process.wait(CLOSING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
 
     def _last_words(self) -> str:
         self._log.seek(0)
@@ -131,7 +147,7 @@ def _trace_or_reason(spec: RunSpec, request: TraceRequest) -> Trace | str:
         return f"its step needs real numbers ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
 
 
-def serve(answering: int) -> None:
+def serve(answering: int, mark: str) -> None:
     """The whole process: a reply for each line, until there are no more."""
     # Imported before the first fork.
     import paceline.frameworks.torch.trace.step  # noqa: F401
@@ -140,7 +156,9 @@ def serve(answering: int) -> None:
         child = os.fork()
         if child == 0:
             die_with(os.getppid())
-            _answer(line, answering)
+            # Further requests are none of the model's.
+            os.dup2(os.open(os.devnull, os.O_RDONLY), sys.stdin.fileno())
+            _answer(line, answering, mark)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
@@ -148,13 +166,13 @@ def serve(answering: int) -> None:
             os._exit(abs(os.waitstatus_to_exitcode(status)))
 
 
-def _answer(line: str, answering: int) -> None:
+def _answer(line: str, answering: int, mark: str) -> None:
     request = TraceRequest.model_validate_json(line)
     reply = TraceReply(traces=tuple(_trace_or_reason(spec, request) for spec in request.specs))
     with open(answering, "wb", closefd=False) as replies:
-        replies.write(reply.model_dump_json().encode() + b"\n")
+        replies.write(mark.encode() + reply.model_dump_json().encode() + b"\n")
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[2]))
+    serve(int(sys.argv[2]), sys.argv[3])
     os._exit(0)

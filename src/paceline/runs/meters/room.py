@@ -4,7 +4,7 @@ Only bytes that must be there at the same time count, and only a part of those t
 that is refused would have been ended by the kernel, perhaps with other programs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from math import prod
@@ -14,13 +14,14 @@ import psutil
 
 from paceline.contract.context import data_request, spec_facts
 from paceline.contract.user_model_facts import UserModelFacts
-from paceline.costs.footprint import FLOAT_BYTES, Footprint, RankFootprint
+from paceline.costs.footprint import FLOAT_BYTES, RankFootprint
 from paceline.data import data_source
 from paceline.errors import UserError
 from paceline.plan import Plan, PlannedRun
 from paceline.refusals import process_count
 from paceline.spec import RunSpec
 from paceline.strategies import strategy
+from paceline.systems import Gpu
 from paceline.units import format_bytes
 from paceline.workloads.user_model import USER_DATA
 
@@ -34,21 +35,27 @@ GIGABYTE = 1e9
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def leave_out_what_cannot_fit(plan: Plan, probe: Probe, free_bytes: float) -> Plan:
-    """The plan with runs that cannot fit in so much memory among those that are skipped, with the reason."""
+def leave_out_what_cannot_fit(plan: Plan, probe: Probe, free_bytes: float, gpus: Sequence[Gpu] = ()) -> Plan:
+    """The plan with runs that cannot fit in so much memory, or in these GPUs, among those that are skipped and why."""
     reasons: dict[str, str | None] = {}
     for run in plan.to_run:
         key = run.spec.key()
         if key not in reasons:
-            reasons[key] = _why_it_cannot_fit(run.spec, probe, free_bytes)
+            reasons[key] = _why_it_cannot_fit(run.spec, probe, free_bytes, gpus)
     refused = [run for run in plan.to_run if reasons[run.spec.key()] is not None]
     first = {run.spec.key(): run.spec for run in refused}
     skipped = [PlannedRun(spec, 0, reasons[key]) for key, spec in first.items()]
-    left = tuple(run for run in plan.to_run if run not in refused)
+    left = tuple(run for run in plan.to_run if reasons[run.spec.key()] is None)
     return replace(plan, to_run=left, skipped=(*plan.skipped, *skipped)) if refused else plan
 
 
-def _why_it_cannot_fit(spec: RunSpec, probe: Probe, free_bytes: float) -> str | None:
+def _why_it_cannot_fit(spec: RunSpec, probe: Probe, free_bytes: float, gpus: Sequence[Gpu]) -> str | None:
+    needed, most = least_gpu_bytes(spec, probe), max((gpu.memory_bytes for gpu in gpus), default=0)
+    if most and needed > most:
+        return (
+            f"it needs at least {format_bytes(needed)} of a GPU's memory, and {gpus[0].name} has {format_bytes(most)}; "
+            f"use a smaller batch or model, recomputation, or a strategy that shards, or --force to run it all the same"
+        )
     needed = least_bytes(spec, probe)
     if needed <= free_bytes:
         return None
@@ -62,18 +69,31 @@ def _why_it_cannot_fit(spec: RunSpec, probe: Probe, free_bytes: float) -> str | 
 
 def least_bytes(spec: RunSpec, probe: Probe) -> float:
     """Bytes that all processes of a run on cores are sure to hold together; 0 where that is not known."""
-    chosen = strategy(spec.strategy)
     if spec.device != "cpu" or spec.several_machines or spec.script is not None:
         return 0.0
     processes = process_count(spec)
-    if chosen.family == "fake":
+    if strategy(spec.strategy).family == "fake":
         return processes * PROCESS_BYTES
-    footprint: Footprint | None = None
+    held = sum(group.ranks * _held(group) for group in _groups(spec, probe))
+    return held + processes * (PROCESS_BYTES + FRAMEWORK_BYTES + _data_bytes(spec))
+
+
+def least_gpu_bytes(spec: RunSpec, probe: Probe) -> float:
+    """Bytes that a run is sure to hold in the memory of one GPU, all its slices together; 0 where that is not known."""
+    if spec.device == "cpu" or spec.machines or spec.script is not None or spec.offload:
+        return 0.0
+    held = [(group.ranks, _held(group)) for group in _groups(spec, probe)]
+    if spec.device == "cuda-slice":
+        return sum(ranks * each for ranks, each in held)
+    return max((each for _, each in held), default=0.0)
+
+
+def _groups(spec: RunSpec, probe: Probe) -> tuple[RankFootprint, ...]:
+    """What the processes of a run hold; none where that is not known."""
     with suppress(UserError, ValueError):
         facts = probe(spec).model if spec.model is not None else spec_facts(spec)
-        footprint = chosen.footprint(spec, facts) if facts is not None else None
-    held = sum(group.ranks * _held(group) for group in footprint.groups) if footprint else 0.0
-    return held + processes * (PROCESS_BYTES + FRAMEWORK_BYTES + _data_bytes(spec))
+        return strategy(spec.strategy).footprint(spec, facts).groups if facts is not None else ()
+    return ()
 
 
 def _held(group: RankFootprint) -> float:

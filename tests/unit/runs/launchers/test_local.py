@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 import pytest
 
 from paceline.contract.context import Process
+from paceline.plan import PlannedRun
+from paceline.record import Status
+from paceline.runs.launch import launch
 from paceline.runs.launchers import local
 from paceline.runs.launchers.local import LocalLauncher
 from paceline.runs.starters import NewProcess
 from paceline.runs.wire import RunOrders, StepEvent
+from paceline.systems import local_system
 
 EVENT = StepEvent(epoch=0, step=1, steps=2, samples_per_second=100.0)
 
@@ -56,6 +60,24 @@ def test_each_process_gets_the_environment_of_its_cores_and_what_all_share(order
 @pytest.fixture
 def named_ranks(monkeypatch):
     monkeypatch.setattr(local, "process_environments", environments)
+
+
+@dataclass
+class InterruptedStarter(ScriptStarter):
+    """The user presses Ctrl-C when the second process is about to be started."""
+
+    def start(self, process: NewProcess) -> "subprocess.Popen[bytes]":
+        if process.rank == 1:
+            raise KeyboardInterrupt
+        return super().start(process)
+
+
+def test_a_run_that_is_interrupted_before_all_its_processes_are_there_is_stored_so(orders, named_ranks):
+    starter = InterruptedStarter("import time\ntime.sleep(600)")
+    run = PlannedRun(spec=orders.spec.model_copy(update={"dataset": "mnist-5k"}), repeat=0)
+    record = launch(run, "trial", local_system(), lambda _news: None, launcher=LocalLauncher(starter))
+    assert record.status is Status.INTERRUPTED
+    assert not starter.processes[0].folder.exists()
 
 
 def test_events_arrive_whole_and_processes_end_with_their_codes(orders, named_ranks):

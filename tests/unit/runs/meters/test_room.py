@@ -4,10 +4,10 @@ import pytest
 
 from paceline.contract.user_model_facts import UserModelFacts
 from paceline.plan import Plan, PlannedRun, complete
-from paceline.runs.meters.room import free_bytes, least_bytes, leave_out_what_cannot_fit
+from paceline.runs.meters.room import free_bytes, least_bytes, least_gpu_bytes, leave_out_what_cannot_fit
 from paceline.spec import RunSpec
 from paceline.strategies import strategies
-from paceline.systems import local_system
+from paceline.systems import Gpu, local_system
 
 GIGABYTE = 1e9
 
@@ -54,6 +54,28 @@ def test_a_small_model_fits_with_every_strategy(name: str) -> None:
     small = spec(strategy=name, workers=strategies()[name].needs.fixed_workers or 2)
     assert least_bytes(small, no_probe) < GIGABYTE
     assert leave_out_what_cannot_fit(plan(small), no_probe, 2 * GIGABYTE).skipped == ()
+
+
+GPUS = (Gpu("a GPU of a test", 80 * 1024**3),)
+
+
+@pytest.mark.parametrize(("device", "fields"), [("cuda", {}), ("cuda-slice", {"slices": 2, "workers": 2})])
+def test_a_model_that_no_gpu_holds_is_left_out_before_it_starts(device: str, fields: dict[str, object]) -> None:
+    large = spec(workload="llama", options={"size": "8b"}, device=device, **fields)
+    left = leave_out_what_cannot_fit(plan(large, spec(device=device, **fields)), no_probe, 24 * GIGABYTE, GPUS)
+    assert len(left.to_run) == 2
+    (skipped,) = left.skipped
+    assert "of a GPU's memory, and a GPU of a test has 85.9 GB; use a smaller batch" in str(skipped.skip_reason)
+    assert "--force" in str(skipped.skip_reason)
+
+
+def test_what_is_divided_over_gpus_or_waits_in_the_hosts_memory_may_fit() -> None:
+    whole, shards, offloaded = (
+        least_gpu_bytes(spec(workload="llama", options={"size": "8b"}, device="cuda", **fields), no_probe)
+        for fields in ({}, {"strategy": "torch-fsdp", "workers": 8}, {"strategy": "torch-fsdp", "offload": True})
+    )
+    assert shards < whole / 4
+    assert offloaded == 0.0
 
 
 def test_what_is_free_is_a_part_of_the_machine() -> None:
