@@ -96,7 +96,7 @@ LOOPS = {
         Loop("mnist-large", "torch-ddp", 2, 64, 64, 22, (("bare_ddp", 0.98),)),
     ),
     "noise": (
-        # Epochs of several steps, of which some are measured; the small CNN has so many that its rhythm is soon chosen.
+        # Epochs of several steps, of which some are measured; of light models so many that a rhythm is chosen early.
         Loop(
             "mnist-large", "torch-single", 1, 64, 384, 12, (("without_noise", 0.99),), accumulation=2, noise_scale=True
         ),

@@ -28,7 +28,7 @@ AXIS = "global batch, samples"
 # How far the axis goes beyond the batches that were tried.
 MARGIN = 1.3
 # A stretch of the axis below this share of it has no room for its name.
-LEAST_NAMED = 0.15
+LEAST_NAMED = 0.095
 # How far the first end of a regime is drawn above the foot of the panel, and each other below it, in pixels.
 FIRST_END, GAP_OF_ENDS = 69, 28
 # Room for them below the dots, as a part of the axis.
