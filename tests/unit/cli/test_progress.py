@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from paceline.cli.progress import Progress, print_plan, run_name
+from paceline.cli.terminal import output
 from paceline.plan import Plan, PlannedRun, complete
 from paceline.spec import RunSpec
 
@@ -23,6 +24,8 @@ def plan(*fields: dict[str, Any]) -> Plan:
 
 def test_a_dry_run_tells_configurations_apart(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    # Another test may have made the console, as wide as it was then.
+    monkeypatch.setattr("paceline.cli.progress.output", output.__wrapped__)
     print_plan(plan({}, {"recompute": "full"}, {"accumulation": 4}, {"accumulation": 4, "instrumented": True}))
     said = capsys.readouterr().out
     for words in ("tensor=2 recompute=full  ", "tensor=2 accumulation=4  ", "accumulation=4 instrumented  "):
