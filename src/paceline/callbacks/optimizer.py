@@ -25,12 +25,12 @@ class OptimizerSteps:
 
     def __init__(self, log: StepLog) -> None:
         self._log = log
-        self._leader = self._last = self._updates = 0
+        self._leader = self._last = self._calls = 0
 
     def after_step(self, optimizer: object, _arguments: Any, _options: Any) -> None:
         """Notes a step; the first of all has no beginning and begins the epoch."""
         number = id(optimizer)
-        self._updates += 1
+        self._calls += 1
         leads = not self._leader or number in (self._leader, self._last)
         self._last = number
         if not leads:
@@ -51,9 +51,9 @@ class OptimizerSteps:
 
         @wraps(step)
         def scaled_step(scaler: Any, optimizer: Any, *arguments: Any, **named: Any) -> Any:
-            before = self._updates
+            before = self._calls
             value = step(scaler, optimizer, *arguments, **named)
-            if self._updates == before and scaler.is_enabled():
+            if self._calls == before and scaler.is_enabled():
                 self._log.skipped_steps += 1
                 self.after_step(optimizer, arguments, named)
             return value
