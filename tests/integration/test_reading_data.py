@@ -169,7 +169,7 @@ def test_loader_processes_read_what_is_seen_as_their_own_time(folder: Tool, slow
 def test_advice_names_a_loader_that_an_earlier_run_waited_for(folder: Tool, slow: Ended) -> None:
     said = folder("recommend", "--model", "slow.py", "--db", "slow.db", "--workers", "1,2", "--strategy",
                   "torch-single,torch-ddp", "--global-batch", "32").said  # fmt: skip
-    assert "Reading data, not the strategy, would set the pace: one process reads a batch in" in said
+    assert "Reading data, not the strategy, would set the pace: with one process for each worker, " in said
     refused = folder("recommend", "--model", "slow.py", "--db", "slow.db", "--workers", "1", "--strategy",
                      "torch-single", "--global-batch", "32", "--emit", "script")  # fmt: skip
     assert refused.code == 2

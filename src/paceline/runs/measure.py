@@ -123,7 +123,7 @@ def _epoch(
         if times is not None:
             waited.append(times.waited)
         is_first = epoch == 0 and first == 0
-        if is_first or (now >= next_report and _is_due(now - reported, process_time() - reported_cpu)):
+        if is_first or (now >= next_report and is_due(now - reported, process_time() - reported_cpu)):
             rate = (first + count) * samples_per_step * 1e9 / max(1, now - stamps[0])
             report(StepEvent(epoch=epoch, step=first + count, steps=steps, samples_per_second=rate, loss=latest_loss()))
             next_report, reported, reported_cpu = now + REPORT_NANOSECONDS, now, process_time()
@@ -151,7 +151,7 @@ def _epoch(
     return result
 
 
-def _is_due(nanoseconds: int, cpu_seconds: float) -> bool:
+def is_due(nanoseconds: int, cpu_seconds: float) -> bool:
     """Whether the process may report again, so long after its last report and so much of its own time later."""
     return cpu_seconds >= REPORT_CPU_SECONDS or nanoseconds >= LATEST_REPORT_NANOSECONDS
 

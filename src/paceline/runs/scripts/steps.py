@@ -2,7 +2,7 @@
 
 from paceline.callbacks.steps import SOURCES, ObservedEpoch, OnStep, Source
 from paceline.errors import UserError
-from paceline.runs.measure import REPORT_NANOSECONDS, Reporter
+from paceline.runs.measure import REPORT_NANOSECONDS, Reporter, is_due
 from paceline.runs.wire import StepEvent
 from paceline.spans import Span, SpanRecorder
 from paceline.spec import RunSpec
@@ -18,13 +18,18 @@ class ReportedSteps:
     def __init__(self, spec: RunSpec, report: Reporter) -> None:
         self._report, self._workers, self._samples_per_step = report, spec.workers, spec.samples_per_step
         self._next, self._source = 0, SOURCES[-1]
+        # Clock and CPU seconds at the last report.
+        self._reported, self._reported_cpu = 0, 0.0
 
     def __call__(self, source: Source, epoch: ObservedEpoch, number: int) -> None:
         """Takes a step in."""
         now = epoch.stamps[-1] + epoch.paused
         if now < self._next or SOURCES.index(source) > SOURCES.index(self._source):
             return
+        if not is_due(now - self._reported, epoch.cpu_ended - self._reported_cpu):
+            return
         self._next, self._source = now + REPORT_NANOSECONDS, source
+        self._reported, self._reported_cpu = now, epoch.cpu_ended
         samples = epoch.steps * self._samples_per_step if epoch.samples is None else epoch.samples * self._workers
         rate = (samples or epoch.steps) * 1e9 / max(1, epoch.stamps[-1] - epoch.stamps[0])
         self._report(StepEvent(epoch=number, step=epoch.steps, steps=0, samples_per_second=rate))

@@ -21,7 +21,7 @@ def test_progress_is_that_of_the_source_that_says_most() -> None:
     reported = ReportedSteps(RunSpec(global_batch=8, steps=1, workers=2), events.append)
     log = StepLog(on_step=reported)
     for source in ("optimizer", "watch", "optimizer"):
-        reported._next = 0
+        reported._next = reported._reported = 0
         take_step(log, source)  # type: ignore[arg-type]
     assert len(events) == 2
 
