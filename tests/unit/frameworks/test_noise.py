@@ -13,9 +13,9 @@ pytestmark = pytest.mark.torch
 def test_the_squared_norm_is_over_all_gradients_that_are_there():
     module = torch.nn.Linear(2, 2)
     module.weight.grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    assert squared_norm(module).item() == pytest.approx(30.0)
+    assert squared_norm(module.parameters()).item() == pytest.approx(30.0)
     module.bias.grad = torch.tensor([1.0, 1.0])
-    assert squared_norm(module).item() == pytest.approx(32.0)
+    assert squared_norm(module.parameters()).item() == pytest.approx(32.0)
 
 
 def test_parts_of_a_step_add_up_and_a_scaled_loss_is_taken_back():
