@@ -8,6 +8,7 @@ import hashlib
 import shlex
 import sysconfig
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
@@ -17,7 +18,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
-from paceline.errors import SpecError, near_names
+from paceline.errors import SpecError, UserError, near_names
 from paceline.user_input.paths import is_file, read_content, user_path
 
 # Characters of an identity.
@@ -67,6 +68,17 @@ def identity(program: Path, length: int) -> str:
         digest.update(f"\n{name} {len(content)}\n".encode())
         digest.update(content)
     return digest.hexdigest()[:length]
+
+
+@contextmanager
+def refusing_unreadable(what: str, kind: type[UserError]) -> Iterator[None]:
+    """Around reading a program: says in words that a file cannot be read, or is beyond what Python reads."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} cannot be read: {error.strerror}; see who may read it") from None
+    except (RecursionError, MemoryError):
+        raise kind(f"{what} has an expression that is too long for Python to read; break it into several") from None
 
 
 def _imported(name: str, file: Path) -> Iterator[str]:
@@ -183,13 +195,8 @@ class ScriptFile(UserFile):
             meant = f"did you mean {near[0]}.py?" if near else "give the path of a Python file, such as train.py"
             raise SpecError(f"there is no script {path}; {meant}")
         try:
-            compile(read_content(path), str(path), "exec", dont_inherit=True)
-        except OSError as error:
-            raise SpecError(f"script {path} cannot be read: {error.strerror}; see who may read it") from None
-        except (RecursionError, MemoryError):
-            raise SpecError(
-                f"script {path} has an expression that is too long for Python to read; break it into several"
-            ) from None
+            with refusing_unreadable(f"script {path}", SpecError):
+                compile(read_content(path), str(path), "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
             where = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             raise SpecError(f"{path.name} is no Python that could run: {error.args[0]}{where}; mend it first") from None

@@ -156,8 +156,8 @@ def _print_logs(records: Sequence[Record]) -> None:
 
 
 LONGEST_HEADING = 6
-# How narrow the column of names may get before other columns are cut.
-LEAST_NAME = 18
+# How narrow the column of names may get before other columns are cut, and where there is one more of them.
+LEAST_NAME, LEAST_NAME_BESIDE_TARGET = 18, 12
 # Metrics that a narrow terminal has room for; --json has all of them.
 WIDE_COLUMNS, MOST_METRICS = 100, 2
 # A heading and what is below it for each row.
@@ -174,9 +174,10 @@ def _table(rows: Sequence[Row]) -> LongTable:
     counted = "steps" if any(row.counts_steps for row in rows) else "samples"
     columns = _columns(LINK in varying, counted, short=len(quality) > 1 and output().width < WIDE_COLUMNS)
     columns += [_quality(column) for column in quality[:room]]
+    least_width = LEAST_NAME
     if any(row.spec.has_target for row in rows):
         columns.append(("to tar-\nget", _steps_to_target))
-    least_width = LEAST_NAME - LEAST_NAME // 3 * any(row.spec.has_target for row in rows)
+        least_width = LEAST_NAME_BESIDE_TARGET
     table = LongTable("strategy", [heading for heading, _ in columns], least_width=min(least_width, longest))
     for title, row in titles:
         table.add_row(escape(title), *(text(row) for _, text in columns))

@@ -30,6 +30,7 @@ from paceline.data.base import DataSet
 from paceline.data.sources import LoadedData
 from paceline.data.tree import Tree, leaves, length
 from paceline.errors import ModelError, nearest
+from paceline.source_files import refusing_unreadable
 from paceline.spec import ModelFile
 from paceline.user_input.paths import read_content
 from paceline.workloads.lightning_module import LightningModel, declares_lightning_data, is_lightning_module
@@ -101,14 +102,9 @@ class UserModel:
 def declared_functions(file: ModelFile) -> set[str]:
     """Names defined or imported by the file, without running it; a missing `build` or bad syntax is refused."""
     try:
-        tree = ast.parse(read_content(file.path))
-        names = _names(tree)
-    except OSError as error:
-        raise ModelError(f"model file {file.path} cannot be read: {error.strerror}; see who may read it") from None
-    except (RecursionError, MemoryError):
-        raise ModelError(
-            f"model file {file.path} has an expression that is too long for Python to read; break it into several"
-        ) from None
+        with refusing_unreadable(f"model file {file.path}", ModelError):
+            tree = ast.parse(read_content(file.path))
+            names = _names(tree)
     except (SyntaxError, ValueError) as error:
         raise ModelError(f"model file {file.path} is not valid Python: {error}; mend it and run again") from None
     if file.function not in names and ANY_NAME not in names:

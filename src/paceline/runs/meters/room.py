@@ -50,11 +50,12 @@ def leave_out_what_cannot_fit(plan: Plan, probe: Probe, free_bytes: float, gpus:
 
 
 def _why_it_cannot_fit(spec: RunSpec, probe: Probe, free_bytes: float, gpus: Sequence[Gpu]) -> str | None:
-    needed, most = least_gpu_bytes(spec, probe), max((gpu.memory_bytes for gpu in gpus), default=0)
-    if most and needed > most:
+    largest = max(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
+    if largest is not None and (needed := least_gpu_bytes(spec, probe)) > largest.memory_bytes > 0:
         return (
-            f"it needs at least {format_bytes(needed)} of a GPU's memory, and {gpus[0].name} has {format_bytes(most)}; "
-            f"use a smaller batch or model, recomputation, or a strategy that shards, or --force to run it all the same"
+            f"it needs at least {format_bytes(needed)} of a GPU's memory, and {largest.name} has "
+            f"{format_bytes(largest.memory_bytes)}; use a smaller batch or model, recomputation, or a strategy that "
+            f"shards, or --force to run it all the same"
         )
     needed = least_bytes(spec, probe)
     if needed <= free_bytes:
