@@ -236,7 +236,8 @@ def tensor_messages(
 def made_again(splits: Sequence[Split], messages: Sequence[Message], around: bool) -> list[Message]:
     """Sums of a forward pass that are made once more where each block of a user's model is computed again.
 
-    The backward pass needs nothing that comes after a block's last sum, which is made again only from `around` it.
+    The backward pass needs nothing that comes after a block's last sum: that is made again only where blocks are run
+    again as wholes, `around` what is compiled.
     """
     rows = [split.layer.name for split in splits if split.part == "rows"]
     last_of_blocks = {_block_of(name): name for name in rows}.values()

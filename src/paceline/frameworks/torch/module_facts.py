@@ -27,7 +27,7 @@ def is_dense(layer: nn.Module) -> bool:
 
 
 def is_transposed(layer: nn.Module) -> bool:
-    """Whether its kernel has inputs before outputs."""
+    """Whether it is the `Conv1D` of Hugging Face, whose kernel has inputs before outputs."""
     weight = getattr(layer, "weight", None)
     return type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "nf", None), int) and weight is not None
 
